@@ -1,0 +1,1 @@
+"""The workbench: where spec, implementation and kernels meet."""

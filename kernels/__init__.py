@@ -1,0 +1,1 @@
+"""Kernels that follow block tables. They import nothing else of this project."""
