@@ -60,9 +60,7 @@ def add(state: State, name: Name, count: int, choice: Outcome | None = None) -> 
     sequence = Sequence(epoch=state.epochs, text=(), launched=0, row=())
     supply = _Supply(state, choice)
     grown, _ = _grow(state, name, sequence, count, supply)
-    state = state._replace(
-        sequences={**state.sequences, name: grown}, free=supply.rest(), epochs=state.epochs + 1
-    )
+    state = state._replace(sequences={**state.sequences, name: grown}, free=supply.rest(), epochs=state.epochs + 1)
     return state, Outcome(blocks=supply.taken())
 
 
@@ -148,7 +146,9 @@ def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) ->
     """
     memory = dict(state.memory)
     done = next(launch for launch in state.launches if launch.id == launch_id)
-    held = {copy.target: memory[copy.source][: copy.extent] + memory[copy.target][copy.extent :] for copy in done.copies}
+    held = {
+        copy.target: memory[copy.source][: copy.extent] + memory[copy.target][copy.extent :] for copy in done.copies
+    }
     memory.update(held)
     for part in done.computations:
         position = part.start
@@ -247,9 +247,7 @@ class _Supply:
         return self._free.difference(self._taken)
 
 
-def _grow(
-    state: State, name: Name, sequence: Sequence, count: int, supply: _Supply
-) -> tuple[Sequence, Copy | None]:
+def _grow(state: State, name: Name, sequence: Sequence, count: int, supply: _Supply) -> tuple[Sequence, Copy | None]:
     """Give a sequence room for `count` more positions; copy its tail block first if another sequence holds it too."""
     start, stop = sequence.allocated, sequence.allocated + count
     index, extent = locate(start, state.config.block_size)

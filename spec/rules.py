@@ -19,7 +19,7 @@ from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Su
 from .arithmetic import blocks_needed
 from .operations import Outcome, conflict
 from .refusals import Broken, Reason, Refused
-from .state import NULL, Block, LaunchId, Name, Sequence, State, before, planned_copies, touched, written
+from .state import NULL, Block, LaunchId, Name, Sequence, State, before, planned_copies, written
 
 Edge = tuple[Name, Block]
 
@@ -369,5 +369,3 @@ def null_block_apart(step: Step) -> Lines:
     for launch in step.new.launches:
         if NULL in launch.reads or NULL in launch.writes:
             yield f"launch {launch.id} touches the null block"
-
-
