@@ -38,10 +38,10 @@ def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
     fresh = [name for name in names if name not in state.sequences][:1]  # names not in use are alike
     stranger = scope.sequences + 1
     too_long = scope.config.blocks * scope.config.block_size + 1
-    for name in (*live, *fresh):
-        yield from (Add(name, count) for count in (*range(scope.tokens + 1), too_long))
-    for parent, child in product((*live, stranger), (*live, *fresh)):
-        yield Fork(parent, child)
+    yield from (Add(name, count) for name in fresh for count in (*range(scope.tokens + 1), too_long))
+    yield from (Add(name, 1) for name in live)
+    yield from (Fork(parent, child) for parent, child in product(live, (*live[:1], *fresh)))
+    yield Fork(stranger, stranger)
     yield from (Release(name) for name in (*live, stranger))
     for size in range(1, scope.rows + 1):
         for batch in permutations((*live, stranger) if size == 1 else live, size):
@@ -61,7 +61,7 @@ def _extensions(state: State, scope: Scope, batch: tuple[Name, ...], too_long: i
     counts = []
     for name in batch:
         room = scope.tokens - state.sequences[name].allocated if name in state.sequences else 1
-        counts.append((*range(room + 1), too_long) if len(batch) == 1 else range(room + 1))
+        counts.append((*range(room + 1), too_long) if len(batch) == 1 else range(1, room + 1))
     yield from (Extend(tuple(zip(batch, chosen, strict=True))) for chosen in product(*counts))
 
 
@@ -70,8 +70,10 @@ def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterato
     for name in batch:
         planned = state.sequences[name].planned if name in state.sequences else 0
         counts.append(range(planned + 2) if len(batch) == 1 else range(1, planned + 1))
-    for chosen, stream in product(product(*counts), range(scope.config.streams)):
-        yield Submit(tuple(zip(batch, chosen, strict=True)), stream)
+    for chosen in product(*counts):
+        rows = tuple(zip(batch, chosen, strict=True))
+        for stream in range(scope.config.streams if min(chosen) else 1):
+            yield Submit(rows, stream)
 
 
 def _left(state: State) -> LaunchId:

@@ -23,7 +23,6 @@ from .shadow import Shadow, refuse_if_unknown, rows_at_launch
 from .state import Config, Copy, LaunchId, State, initial
 from .views import observe
 
-
 # Which rule is broken where the two observations differ, in the order in which they are compared.
 _JUDGED_BY = {
     "free": "R-OWN-1",
