@@ -70,7 +70,10 @@ class BlockTables:
         self._free_rows = list(range(rows - 1, NOBODY, -1))
 
     def begin(self, name: int, epoch: int, positions: int, blocks: Int32Array, newest_launch: int) -> int:
-        """Give a new sequence a row with these blocks; nothing is launched yet. Return the row. O(blocks)."""
+        """Give a new sequence a row with these blocks; nothing is launched yet. Return the row. O(blocks).
+
+        What an earlier sequence has left in the row's fences has retired, and means nothing any more.
+        """
         row = self._free_row()
         if blocks.size > self.table.shape[1]:
             self.make_columns(blocks.size)
@@ -79,7 +82,6 @@ class BlockTables:
         self.launched[row] = 0
         self.tail[row] = blocks[-1]
         self.born_after[row] = newest_launch
-        self.fences[:, row] = 0
         self.names.bind(name, row, epoch)
         return row
 
@@ -94,15 +96,26 @@ class BlockTables:
             self.ancestors[row] = (Ancestor(int(self.names.epoch_of[parent]), launches.issued), *older)
         return row
 
-    def end(self, name: int, launches: LaunchLog) -> None:
+    def end(self, name: int, row: int, launches: LaunchLog) -> None:
         """Take a live sequence's row away; it is used again when no launch reads it any more. O(blocks)."""
-        row = self.names.unbind(name)
-        self.ancestors.pop(row, None)
+        self.names.unbind(name, row)
+        if self.ancestors:
+            self.ancestors.pop(row, None)
         self.retire_row(row, launches)
+
+    def end_at_once(self, name: int, row: int) -> Int32Array:
+        """Take a live sequence's row away where no launch is in flight; return the blocks that it had. O(blocks)."""
+        self.names.unbind(name, row)
+        entries = self.table[row, : self.paging.blocks_needed(self.allocated.item(row))]
+        blocks = entries.copy()
+        entries.fill(0)
+        self._free_rows.append(row)
+        return blocks
 
     def move(self, name: int, launches: LaunchLog) -> int:
         """Move a live sequence to a fresh row, since launches in flight read the present one. O(blocks)."""
-        old = self.names.unbind(name)
+        old = self.names.row_of[name]
+        self.names.unbind(name, old)
         row = self.begin(
             name, int(self.names.epoch_of[old]), int(self.allocated[old]), self.blocks(old), launches.issued
         )

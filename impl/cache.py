@@ -97,7 +97,7 @@ class BlockCache:
         if need > pool.available:
             raise NoSpace(f"sequence {name} needs {need} blocks and {pool.available} are available")
         self._operations += 1
-        blocks = pool.take(need, self._operations).astype(np.int32)
+        blocks = pool.take(need).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks, self._launches.issued)
         if self._journal is not None:
             self._journal.add(name, count, blocks.tolist())
@@ -135,24 +135,16 @@ class BlockCache:
         tables, pool = self._tables, self._pool
         row = tables.names.row(name)
         self._operations += 1
-        copy = tables.copies.pop(row, None) if tables.copies else None
-        launched = tables.launched.item(row)
-        touched = tables.paging.blocks_needed(launched)
-        if (
-            copy is not None
-        ):  # the target of a planned copy is the last block that launches could have touched, and none has
-            tables.copying[row] = False
-            touched -= 1
-        ids = tables.blocks(row).astype(np.intp)
-        freed = pool.drop(ids, touched, tables.fences[:, row].tolist())
-        if copy is not None:
-            freed = np.concatenate((freed, pool.drop_copy(copy.source)))
-        tables.end(name, self._launches)
-        free_now = freed.astype(np.int32)
+        if pool.simple and not self._launches.in_flight:
+            freed = tables.end_at_once(name, row)
+            pool.give_back(freed)
+        else:
+            freed = self._drop(row)
+            tables.end(name, row, self._launches)
         if self._journal is not None:
-            self._journal.release(name, free_now.tolist())
+            self._journal.release(name, freed.tolist())
         self._conserve()
-        return free_now
+        return freed
 
     # ---- steps ----------------------------------------------------------------------------------------------------
 
@@ -183,8 +175,9 @@ class BlockCache:
         """
         names = arguments.names(seqs)
         amounts = arguments.counts(counts, names.size)
-        stream = integer("a stream", stream, 0, self._launches.streams - 1)
         tables, launches = self._tables, self._launches
+        if stream != 0 or type(stream) is not int:
+            stream = integer("a stream", stream, 0, launches.streams - 1)
         batch = tables.names.resolve(names)
         rows = batch.rows
         starts = tables.launched[rows]
@@ -347,6 +340,19 @@ class BlockCache:
     def _row(self, seq: SupportsIndex) -> int:
         return self._tables.names.row(integer("a sequence name", seq))
 
+    def _drop(self, row: int) -> Int32Array:
+        """Drop a sequence's edges and its planned copy; return the blocks that are free now."""
+        tables, pool = self._tables, self._pool
+        copy = tables.copies.pop(row, None)
+        touched = tables.paging.blocks_needed(tables.launched.item(row))
+        if copy is not None:  # its target is the last block that launches could have touched, and none has
+            tables.copying[row] = False
+            touched -= 1
+        freed = pool.drop(tables.blocks(row).astype(np.intp), touched, tables.fences[:, row].tolist())
+        if copy is not None:
+            freed = np.concatenate((freed, pool.drop_copy(copy.source)))
+        return freed.astype(np.int32)
+
     def _take_copies(self, rows: IndexArray, names: Int64Array) -> Copies:
         """Take the planned copies of a batch out of the plan, in batch order."""
         places = self._tables.copying[rows].nonzero()[0].tolist()
@@ -356,4 +362,4 @@ class BlockCache:
     def _conserve(self) -> None:
         """R-OWN-5: every block is counted once. The counters are kept apart, so this can fail."""
         pool = self._pool
-        assert pool.available + pool.held + pool.quarantined == self.blocks, "R-OWN-5: blocks were lost or made"
+        assert pool.held + pool.quarantined == pool.taken, "R-OWN-5: blocks were lost or made"

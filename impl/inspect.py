@@ -69,11 +69,11 @@ def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
 def _holders(tables: BlockTables, pool: BlockPool, block: int) -> Iterator[Holder]:
     """Yield the holders of a block.
 
-    An edge is as old as the block's taking, or as the sequence if that is younger: a fork's child came to a block that was there.
+    An edge is as old as the row's growth by the block, or as the sequence if that is younger: it began with the block.
     """
     for name, row in tables.names.row_of.items():
         for place in np.flatnonzero(tables.blocks(row) == block).tolist():
-            since = max(pool.since(block), int(tables.names.epoch_of[row]))
+            since = max(pool.grown_since(block), int(tables.names.epoch_of[row]))
             earlier = [flight for flight in pool.launches.in_flight.values() if flight.operation < since]
             yield Holder(name, place, since, earlier[-1].launch.id if earlier else None)
 
