@@ -282,6 +282,14 @@ class BlockCache:
         references = int(self._pool.references[block])
         return "quarantined" if references == QUARANTINED else "held" if references else "free"
 
+    def references(self, block: int) -> int:
+        """Return how many sequences hold a block. O(1)."""
+        return max(0, int(self._pool.references[integer("a block", block, 0, self.blocks)]))
+
+    def row_of(self, seq: int) -> int:
+        """Return which row of the table a sequence has now; copy-on-write may move it. O(1)."""
+        return self._row(seq)
+
     def free_order(self) -> list[int]:
         """Return the free blocks, next to be taken first."""
         order: list[int] = self._pool.free_ids().tolist()
