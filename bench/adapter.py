@@ -4,8 +4,8 @@ The only place where spec and implementation meet in a manager: arguments are tu
 into the spec's reasons (by name: neither side imports the other). It adds nothing and hides nothing.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Sequence
+from functools import wraps
 from typing import Any, Self
 
 from pagedkv.impl import refusals
@@ -16,14 +16,19 @@ from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, LaunchId, Name
 
 
-@contextmanager
-def _in_the_words_of_the_spec() -> Iterator[None]:
-    try:
-        yield
-    except refusals.InvalidArgument:
-        raise
-    except refusals.Refused as refusal:
-        raise Refused(Reason(type(refusal).__name__), str(refusal)) from None
+def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    """Turn the implementation's refusals into the spec's, by name."""
+
+    @wraps(method)
+    def translated(*arguments: Any) -> Outcome:
+        try:
+            return method(*arguments)
+        except refusals.Refused as refusal:
+            if isinstance(refusal, refusals.InvalidArgument):
+                raise
+            raise Refused(Reason(type(refusal).__name__), str(refusal)) from None
+
+    return translated
 
 
 class Implementation(Manager):
@@ -42,38 +47,38 @@ class Implementation(Manager):
             max_blocks_per_row=min(4, config.blocks),
         )
 
+    @_in_the_words_of_the_spec
     def add(self, name: Name, count: int) -> Outcome:
         """Add a sequence."""
-        with _in_the_words_of_the_spec():
-            return Outcome(blocks=_ids(self.cache.add(name, count).blocks))
+        return Outcome(blocks=_ids(self.cache.add(name, count).blocks))
 
+    @_in_the_words_of_the_spec
     def extend(self, rows: Rows) -> Outcome:
         """Extend a batch."""
-        with _in_the_words_of_the_spec():
-            extension = self.cache.extend(*_batch(rows))
+        extension = self.cache.extend(*_batch(rows))
         return Outcome(blocks=_ids(extension.blocks), copies=_copies(extension.copies))
 
+    @_in_the_words_of_the_spec
     def fork(self, parent: Name, child: Name) -> Outcome:
         """Fork a sequence."""
-        with _in_the_words_of_the_spec():
-            self.cache.fork(parent, child)
+        self.cache.fork(parent, child)
         return Outcome()
 
+    @_in_the_words_of_the_spec
     def launch(self, rows: Rows, stream: int) -> Outcome:
         """Launch a batch."""
-        with _in_the_words_of_the_spec():
-            launch = self.cache.launch(*_batch(rows), stream)
+        launch = self.cache.launch(*_batch(rows), stream)
         return Outcome(copies=_copies(launch.copies), launch=launch.id, after=frozenset(launch.after))
 
+    @_in_the_words_of_the_spec
     def retire(self, launch: LaunchId) -> Outcome:
         """Retire a launch."""
-        with _in_the_words_of_the_spec():
-            return Outcome(freed=frozenset(_ids(self.cache.retire(launch))))
+        return Outcome(freed=frozenset(_ids(self.cache.retire(launch))))
 
+    @_in_the_words_of_the_spec
     def release(self, name: Name) -> Outcome:
         """Release a sequence."""
-        with _in_the_words_of_the_spec():
-            return Outcome(freed=frozenset(_ids(self.cache.release(name))))
+        return Outcome(freed=frozenset(_ids(self.cache.release(name))))
 
     def block_table(self, name: Name) -> Sequence[Block]:
         """Return a sequence's blocks."""
