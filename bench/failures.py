@@ -1,17 +1,13 @@
 """The ways a command of the workbench can end badly, and the one line that says so.
 
-A command ends in one of four ways: it held (exit 0), something it checked was broken (`Broken`, exit 1), what it was
-given cannot be used (`BadInput`, exit 2; a refusal of the cache manager that reaches the command line is the same),
-or the user stopped it (130). `BadInput` carries its three parts (where, what, what to do) apart, so that none can be
+A command ends in one of four ways: it held (exit 0), a rule was broken (the spec's `Broken`, exit 1), what it was given
+cannot be used (`BadInput`, exit 2; a refusal of a cache manager that reaches the command line is the same), or the
+user stopped it (130). `BadInput` carries its three parts (where, what, what to do) apart, so that none can be
 forgotten. Messages quote what a file or a caller holds, hence `one_line`: whatever was quoted, the message is a single
 printable line.
 """
 
 QUOTED_CHARACTERS_MAX = 60
-
-
-class Broken(Exception):  # noqa: N818  (what was checked is broken, not the program)
-    """A rule was broken or a comparison failed; the message names the rule and what was seen."""
 
 
 class BadInput(Exception):  # noqa: N818  (the input is at fault, not the program)
