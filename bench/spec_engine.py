@@ -8,42 +8,61 @@ Cost: some 50 us a token and more as more run (every step copies what it changes
 of a trace, not for all of it.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Concatenate
+
 from pagedkv.bench.engines import EngineOptions, Holding, Usage
 from pagedkv.bench.traces import Int64Array
+from pagedkv.impl import refusals
+from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec import operations
-from pagedkv.spec.state import Config, initial
+from pagedkv.spec.operations import Outcome, Result
+from pagedkv.spec.refusals import Refused
+from pagedkv.spec.state import Config, State, initial
 
 
 class SpecEngine:
-    """See `Engine`. Refusals of the spec are raised as the implementation's, which have the same names."""
+    """See `Engine`. A refusal of the spec is raised as the implementation's of the same name."""
 
-    def __init__(self, options: EngineOptions) -> None:
+    def __init__(self, options: EngineOptions, journal: JournalWriter | None) -> None:
         self._state = initial(Config(options.blocks, options.block_size, launches=options.launches_in_flight))
+        self._journal = journal
 
     def add(self, seq: int, tokens: int) -> int:
         """See `Engine`."""
-        self._state, outcome = operations.add(self._state, seq, tokens)
+        outcome = self._step(operations.add, seq, tokens)
+        if self._journal:
+            self._journal.add(seq, tokens, list(outcome.blocks))
         return len(outcome.blocks)
 
     def extend(self, seqs: Int64Array) -> int:
         """See `Engine`."""
-        self._state, outcome = operations.extend(self._state, tuple((seq, 1) for seq in seqs.tolist()))
+        outcome = self._step(operations.extend, tuple((seq, 1) for seq in seqs.tolist()))
+        if self._journal:
+            self._journal.extend(seqs, 1, list(outcome.blocks), outcome.copies)
         return len(outcome.blocks)
 
     def launch(self, seqs: Int64Array, counts: Int64Array) -> int:
         """See `Engine`."""
-        rows = tuple(zip(seqs.tolist(), counts.tolist(), strict=True))
-        self._state, outcome = operations.launch(self._state, rows)
+        outcome = self._step(operations.launch, tuple(zip(seqs.tolist(), counts.tolist(), strict=True)))
+        if self._journal:
+            self._journal.launch(outcome.launch, seqs, counts)
         return outcome.launch
 
     def retire(self, launch: int) -> None:
         """See `Engine`."""
-        self._state, _ = operations.execute(self._state, launch)
-        self._state, _ = operations.retire(self._state, launch)
+        self._step(operations.execute, launch)
+        outcome = self._step(operations.retire, launch)
+        if self._journal:
+            self._journal.retire(launch, sorted(outcome.freed))
 
     def release(self, seq: int) -> None:
         """See `Engine`."""
-        self._state, _ = operations.release(self._state, seq)
+        outcome = self._step(operations.release, seq)
+        if self._journal:
+            self._journal.release(seq, sorted(outcome.freed))
 
     def holding(self, seq: int) -> Holding:
         """See `Engine`."""
@@ -54,3 +73,21 @@ class SpecEngine:
         """See `Engine`."""
         free, quarantined = len(self._state.free), len(self._state.quarantine)
         return Usage(free, self._state.config.blocks - free - quarantined, quarantined)
+
+    def _step(self, operation: Callable[Concatenate[State, Arguments], Result], *arguments: Arguments.args) -> Outcome:
+        try:
+            self._state, outcome = operation(self._state, *arguments)
+        except Refused as refused:
+            raise getattr(refusals, refused.reason.value)(str(refused)) from refused
+        return outcome
+
+
+@contextmanager
+def open_spec_engine(options: EngineOptions, journal: Path | None) -> Iterator[SpecEngine]:
+    """Open the reference model, its journal written as the implementation's is."""
+    if journal is None:
+        yield SpecEngine(options, None)
+        return
+    sizes = {"blocks": options.blocks, "block_size": options.block_size, "launches": options.launches_in_flight}
+    with JournalWriter(journal, **sizes) as writer:
+        yield SpecEngine(options, writer)
