@@ -1,0 +1,73 @@
+"""The border: arguments of every kind come in here and leave as int64, or are refused by name.
+
+Behind it no index is out of range and no number overflows. A name is any 64-bit integer. A batch is any sequence or
+one-dimensional array of integers; floats, booleans, text and nested lists are refused rather than converted. Cost: nothing for an
+int64 array, one conversion for others.
+"""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arrays import Int64Array
+from .refusals import InvalidArgument
+
+Integers = Sequence[int] | NDArray[np.signedinteger[Any]] | NDArray[np.unsignedinteger[Any]]
+
+SMALLEST, LARGEST = -(2**63), 2**63 - 1
+
+
+def integer(what: str, value: SupportsIndex, least: int = SMALLEST, most: int = LARGEST) -> int:
+    """Return a Python integer of least..most; `InvalidArgument` says what is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{what} must be an integer, not {value!r:.80}") from None
+    if isinstance(value, bool | np.bool_) or not least <= number <= most:
+        raise InvalidArgument(f"{what} must be an integer of {least} to {most}, not {value!r:.80}")
+    return number
+
+
+def names(seqs: Integers) -> Int64Array:
+    """Return sequence names as int64 [batch]."""
+    return _integers("the batch of sequence names", seqs)
+
+
+def counts(amounts: Integers | SupportsIndex, batch: int) -> int | Int64Array:
+    """Return counts as one integer for all rows, or as int64 [batch]. Whether each is allowed, the operation says."""
+    if type(amounts) is int and SMALLEST <= amounts <= LARGEST:
+        return amounts
+    if not isinstance(amounts, np.ndarray | Sequence):
+        return integer("a count", amounts)
+    array = _integers("the batch of counts", amounts)
+    if array.size != batch:
+        raise InvalidArgument(f"{batch} sequences need one count or {batch} counts, not {array.size}")
+    if batch and array.min() == array.max():
+        return int(array[0])
+    return array
+
+
+def token_count(tokens: Integers | SupportsIndex) -> int:
+    """Return how many tokens are meant: a count, or the length of an array of token ids."""
+    if isinstance(tokens, np.ndarray | Sequence):
+        return _integers("the tokens", tokens).size
+    return integer("the token count", tokens)
+
+
+def _integers(what: str, values: Integers) -> Int64Array:
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
+        return cast("Int64Array", values)
+    if isinstance(values, str | bytes) or not isinstance(values, np.ndarray | Sequence):
+        raise InvalidArgument(f"{what} must be a list or an array of integers, not {values!r:.80}")
+    try:
+        array = np.asarray(values)
+    except (ValueError, OverflowError):  # ragged, or beyond every dtype
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {values!r:.80}") from None
+    if array.shape == (0,):
+        return np.empty(0, np.int64)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or not np.can_cast(array.dtype, np.int64):
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {array.dtype} {array.shape}")
+    return array.astype(np.int64)

@@ -1,0 +1,182 @@
+"""`check()`: every invariant of the implementation's state, in order, each with its sentence.
+
+It walks everything and trusts nothing that it can count again: holders from the rows, waiting blocks from the launches, readers from the plan. It is for tests
+and for the day when something looks wrong; in use, counters are added up after each operation.
+
+Cost: O(blocks + table + rows in flight).
+"""
+
+from collections import Counter
+
+import numpy as np
+
+from .block_pool import QUARANTINED, BlockPool
+from .block_tables import BlockTables
+from .inspect import blocks_touched
+from .names import NOBODY
+
+
+class CorruptState(AssertionError):  # noqa: N818  (it says what the state is)
+    """An invariant does not hold: the cache has a bug, or somebody has written into its arrays."""
+
+
+def _must(holds: bool, sentence: str) -> None:  # noqa: FBT001  (reads as the sentence it is)
+    if not holds:
+        raise CorruptState(sentence)
+
+
+def check(tables: BlockTables, pool: BlockPool) -> None:
+    """Walk everything; raise `CorruptState` with the first invariant that does not hold."""
+    _check_states(pool)
+    _check_holders(tables, pool)
+    _check_quarantine(tables, pool)
+    _check_rows(tables)
+    _check_names(tables)
+    _check_free_rows(tables, pool)
+    _check_plan(tables, pool)
+    _check_launches(pool)
+    _check_lifetimes(tables, pool)
+
+
+def _check_states(pool: BlockPool) -> None:
+    free = pool.free_ids()
+    # A free block is on the stack once, and the null block never.
+    _must(np.unique(free).size == free.size, "R-OWN-1: a block is on the free stack twice")
+    _must(bool(((free >= 1) & (free <= pool.blocks)).all()), "R-OWN-1: the free stack has an id that is no block")
+    # The stack and the reference counts agree on which blocks are free.
+    _must(not pool.references[free].any(), "R-OWN-1: a block on the free stack is held or quarantined")
+    _must(
+        int((pool.references[1:] == 0).sum()) == free.size,
+        "R-OWN-1: a block that nothing keeps is not on the free stack",
+    )
+    _must(pool.references[0] == 0, "R-OWN-1: the null block is held or quarantined")
+    # The counters are those of a walk.
+    _must(pool.held == int((pool.references > 0).sum()), "R-OWN-5: the count of held blocks is wrong")
+    _must(
+        pool.quarantined == int((pool.references == QUARANTINED).sum()),
+        "R-OWN-5: the count of quarantined blocks is wrong",
+    )
+    _must(
+        pool.available + pool.held + pool.quarantined == pool.blocks, "R-OWN-5: the states do not add up to all blocks"
+    )
+
+
+def _check_holders(tables: BlockTables, pool: BlockPool) -> None:
+    holders: Counter[int] = Counter()
+    for row in tables.names.row_of.values():
+        holders.update(set(tables.blocks(row).tolist()))
+    counted = np.zeros_like(pool.references)
+    counted[list(holders.keys())] = list(holders.values())
+    # A block has as many references as rows name it.
+    wrong = np.flatnonzero(np.maximum(pool.references, 0) != counted)
+    _must(not wrong.size, f"R-OWN-2: blocks {wrong.tolist()[:5]} have another count of references than holders")
+    # Edges beyond a block's first are counted, since 0 of them is what lets a step skip copy-on-write.
+    shared = sum(count - 1 for count in holders.values())
+    _must(pool.shared_edges == shared, f"R-OWN-5: {shared} edges are shared and {pool.shared_edges} are counted")
+
+
+def _check_quarantine(tables: BlockTables, pool: BlockPool) -> None:
+    waiting = Counter(
+        block for flight in pool.launches.in_flight.values() for ids in flight.waiting_blocks for block in ids.tolist()
+    )
+    parked = {block for block in pool.copy_readers if pool.references[block] == QUARANTINED}
+    quarantined = set(np.flatnonzero(pool.references == QUARANTINED).tolist())
+    # A quarantined block waits for one launch, or for a planned copy; nothing else waits.
+    _must(all(count == 1 for count in waiting.values()), "R-LIFE-4: a block waits for two launches at a time")
+    _must(not parked & waiting.keys(), "R-LIFE-8: a block that a planned copy reads waits for a launch")
+    _must(
+        parked | waiting.keys() == quarantined, "R-LIFE-4: a quarantined block waits for nothing, or another one waits"
+    )
+    # It waits for the first launch in flight among its fences.
+    for flight in pool.launches.in_flight.values():
+        for block in (entry for ids in flight.waiting_blocks for entry in ids.tolist()):
+            first = next((fence for fence in pool.fences_of(block) if fence), None)
+            _must(
+                first == flight.launch.id, f"R-LIFE-4: block {block} waits for launch {flight.launch.id}, not {first}"
+            )
+
+
+def _check_rows(tables: BlockTables) -> None:
+    for name, row in tables.names.row_of.items():
+        allocated, launched = int(tables.allocated[row]), int(tables.launched[row])
+        blocks = tables.blocks(row)
+        # What a kernel sees: exactly ceil(allocated / B) blocks, and null behind them.
+        _must(0 <= launched <= allocated, f"R-CAP-2: sequence {name} has launched {launched} of {allocated} positions")
+        _must(bool((blocks > 0).all()), f"R-TAB-1: a null block stands inside the row of sequence {name}")
+        _must(
+            not tables.table[row, blocks.size :].any(), f"R-TAB-1: something stands behind the row of sequence {name}"
+        )
+        _must(int(tables.tail[row]) == blocks[-1], f"R-TAB-1: sequence {name} ends in another block than its tail")
+        _must(np.unique(blocks).size == blocks.size, f"R-OWN-2: a block stands twice in the row of sequence {name}")
+    _must(not tables.table[NOBODY].any(), "R-TAB-2: the null row is not null")
+
+
+def _check_names(tables: BlockTables) -> None:
+    rows = list(tables.names.row_of.values())
+    _must(len(set(rows)) == len(rows) and NOBODY not in rows, "R-OWN-1: two sequences have one row")
+    homes = tables.names.homes()
+    for name, row in tables.names.row_of.items():
+        _must(int(tables.names.name_of[row]) == name, f"the row of sequence {name} bears another name")
+    for home, row in homes.items():
+        name = int(tables.names.name_of[row])
+        # A home points to a live row whose name it is the home of, so that a stale name is never met.
+        _must(tables.names.row_of.get(name) == row, f"home {home} points to row {row}, which is not live")
+        _must(tables.names.home(name) == home, f"home {home} is not the home of sequence {name}")
+
+
+def _check_free_rows(tables: BlockTables, pool: BlockPool) -> None:
+    free = tables.free_rows()
+    waiting = [row for flight in pool.launches.in_flight.values() for row in flight.waiting_rows]
+    everything = [NOBODY, *free, *waiting, *tables.names.row_of.values()]
+    # A row is nobody's, free, waiting or a sequence's; a free one is clear.
+    _must(sorted(everything) == list(range(tables.allocated.size)), "R-LIFE-6: a row is lost, or has two owners")
+    _must(not tables.table[free].any(), "R-LIFE-6: a free row was not cleared")
+
+
+def _check_plan(tables: BlockTables, pool: BlockPool) -> None:
+    readers = Counter(copy.source for copy in tables.copies.values())
+    _must(readers == Counter(pool.copy_readers), "R-LIFE-8: the planned copies and the count of their readers differ")
+    _must(
+        sorted(tables.copies) == np.flatnonzero(tables.copying).tolist(), "R-LIFE-8: the rows that copy are not marked"
+    )
+    for row, copy in tables.copies.items():
+        index, extent = tables.paging.locate(int(tables.launched[row]))
+        # A planned copy fills the block in which its sequence writes on, up to where it writes on.
+        _must(row in tables.names.row_of.values(), f"R-LIFE-8: {copy} is planned for a sequence that has left")
+        _must(
+            int(tables.table[row, index]) == copy.target and extent == copy.extent,
+            f"R-COW-3: {copy} does not fit its row",
+        )
+        _must(pool.references[copy.target] == 1, f"R-COW-1: the target of {copy} has not one holder")
+        _must(pool.references[copy.source] != 0, f"R-LIFE-8: the source of {copy} is free")
+
+
+def _check_launches(pool: BlockPool) -> None:
+    launches = pool.launches
+    # Launches in flight are in order of submission, and none of them is at or below its stream's retired mark.
+    _must(list(launches.in_flight) == sorted(launches.in_flight), "R-LIFE-2: launches in flight are out of order")
+    _must(len(launches.in_flight) <= launches.limit, "more launches are in flight than there may be")
+    for flight in launches.in_flight.values():
+        mark = launches.retired[flight.launch.stream]
+        _must(
+            mark < flight.launch.id <= launches.issued, f"R-LIFE-4: launch {flight.launch.id} has retired and not left"
+        )
+        _must(
+            flight.clock[flight.launch.stream] == flight.launch.id,
+            f"R-LIFE-2: launch {flight.launch.id} is not on its clock",
+        )
+
+
+def _check_lifetimes(tables: BlockTables, pool: BlockPool) -> None:
+    readers: dict[int, list[int]] = {}
+    for flight in pool.launches.in_flight.values():
+        for block in blocks_touched(tables, flight):
+            readers.setdefault(block, []).append(flight.launch.id)
+    # What the device may still touch is not free, and what waits waits long enough.
+    for block, launch_ids in readers.items():
+        _must(pool.references[block] != 0, f"R-LIFE-1: block {block} is free and launch {launch_ids[0]} may touch it")
+        if pool.references[block] == QUARANTINED:
+            for launch_id in launch_ids:
+                stream = pool.launches.in_flight[launch_id].launch.stream
+                enough = pool.fences_of(block)[stream] >= launch_id
+                _must(enough, f"R-LIFE-1: block {block} does not wait for launch {launch_id}, which may touch it")
