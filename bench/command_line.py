@@ -38,6 +38,7 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 application = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="The workbench of pagedkv, a formally tested paged KV-cache manager.",
 )
 
@@ -63,6 +64,8 @@ def run(arguments: Sequence[str]) -> int:
         return _end(str(broken), EXIT_BROKEN)
     except (BadInput, Refused, UsageError, MemoryError, OSError) as error:
         return _end(_bad_input_in_words(error), EXIT_BAD_INPUT)
+    if outcome == EXIT_INTERRUPTED:  # newer releases of typer take Ctrl-C themselves
+        return _end("interrupted", EXIT_INTERRUPTED)
     return outcome if isinstance(outcome, int) else 0
 
 
@@ -74,10 +77,12 @@ def _bad_input_in_words(error: Exception) -> str:
             return f"not enough memory ({error}); ask for fewer blocks or requests"
         case OSError():
             return f"{error.filename or 'output'}: {error.strerror or error}; free it or name another"
-        case UsageError() if hasattr(error, "format_message"):
-            return f"{error.format_message()}; see pagedkv --help"
-        case _:
+        case BadInput():
             return str(error)
+        case _:  # wrong usage, in the words of the library; its context knows which command was called
+            message = getattr(error, "format_message", error.__str__)().rstrip(".")
+            command = getattr(getattr(error, "ctx", None), "command_path", "pagedkv")
+            return f"{message}; see {command} --help"
 
 
 def _end(message: str, exit_code: int) -> int:

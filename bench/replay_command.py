@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +37,10 @@ REPLAY_EXAMPLE = "Example: pagedkv replay AzureLLMInferenceTrace_conv.csv --bloc
 def replay_command(
     context: typer.Context,
     trace: Annotated[
-        Path, typer.Argument(help="Azure or BurstGPT CSV, Mooncake or derived ShareGPT JSONL; may be compressed (.gz).")
+        Path,
+        typer.Argument(
+            metavar="TRACE", help="Azure or BurstGPT CSV, Mooncake or derived ShareGPT JSONL; may be compressed (.gz)."
+        ),
     ],
     *,
     engine: Annotated[EngineName, typer.Option(help="Which cache manager.")] = EngineName.IMPL,
@@ -73,9 +75,8 @@ def replay_command(
         check_output(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
     requests_read = read_trace(trace, requests)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
-    open_engine = partial(ENGINES[engine], journal=journal)
     with LateProgress("requests finished", len(requests_read)) as progress:
-        report = replay(requests_read, settings, open_engine, progress.reached)
+        report = replay(requests_read, settings, lambda options: ENGINES[engine](options, journal), progress.reached)
     command = invoked_as(context)
     console = Console()
     console.print(report.as_table(f"{trace.name}: {requests_read.format.name} trace, engine {engine.value}"))

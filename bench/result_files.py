@@ -18,6 +18,8 @@ from pagedkv.bench.failures import BadInput
 def check_output(path: Path, option: str, keep: Iterable[Path] = ()) -> None:
     """Refuse a target that can't be written, or that is one of the files in `keep`. Errors: `BadInput`."""
     where = f"{option} {path}"
+    if "\0" in str(path):  # most of pathlib takes such a name for one that is not there
+        raise BadInput(where, "no usable file name", "name another file")
     try:
         if path.is_dir():
             raise BadInput(where, "a folder", "name a file")
@@ -28,7 +30,7 @@ def check_output(path: Path, option: str, keep: Iterable[Path] = ()) -> None:
         for other in keep:
             if other.resolve() == path.resolve() or (path.is_file() and other.exists() and path.samefile(other)):
                 raise BadInput(where, "in use by the same command", "name another file")
-    except (OSError, ValueError, RuntimeError) as error:  # a NUL character, a name too long, a loop of links
+    except (OSError, ValueError, RuntimeError) as error:  # a name too long, a loop of links
         raise BadInput(where, f"no usable file name ({error})", "name another file") from error
 
 

@@ -11,7 +11,6 @@ of a trace, not for all of it.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate
 
 from pagedkv.bench.engines import EngineOptions, Holding, Usage
 from pagedkv.bench.traces import Int64Array
@@ -20,7 +19,7 @@ from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec import operations
 from pagedkv.spec.operations import Outcome, Result
 from pagedkv.spec.refusals import Refused
-from pagedkv.spec.state import Config, State, initial
+from pagedkv.spec.state import Config, initial
 
 
 class SpecEngine:
@@ -74,7 +73,7 @@ class SpecEngine:
         free, quarantined = len(self._state.free), len(self._state.quarantine)
         return Usage(free, self._state.config.blocks - free - quarantined, quarantined)
 
-    def _step(self, operation: Callable[Concatenate[State, Arguments], Result], *arguments: Arguments.args) -> Outcome:
+    def _step(self, operation: Callable[..., Result], *arguments: object) -> Outcome:
         try:
             self._state, outcome = operation(self._state, *arguments)
         except Refused as refused:

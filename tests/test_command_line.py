@@ -84,7 +84,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(command: list[BaseException 
         (["replay", "a", "--blocks", "0"], "--blocks"),
         (["replay", "a", "--blocks", "-1"], "--blocks"),
         (["replay", "a", "--blocks", "99999999999999999999"], "--blocks"),
-        (["replay", "a", "--blocks", "many"], "many"),
+        (["replay", "a", "--blocks", "many"], "see pagedkv replay --help"),
         (["replay", "a", "--block-size", "0"], "--block-size"),
         (["replay", "a", "--requests", "0"], "--requests"),
         (["replay", "a", "--step-ms", "0"], "--step-ms"),

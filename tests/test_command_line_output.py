@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from pagedkv.bench import progress
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.progress import LateProgress
-from pagedkv.bench.result_files import write_json
+from pagedkv.bench.result_files import check_output, write_json
 
 
 class _Terminal(io.StringIO):
@@ -57,3 +58,8 @@ def test_a_failed_rename_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="No space left"):
         write_json(tmp_path / "result.json", {"steps": 1})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_with_a_null_byte_is_no_file_name(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"--json .*a\\x00b: no usable file name"):
+        check_output(tmp_path / "a\0b", "--json")

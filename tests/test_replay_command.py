@@ -84,7 +84,7 @@ def test_clocked(tmp_path: Path, trace: Path) -> None:
         ("--json", "missing/replay.json", "there is no folder"),
         ("--json", "trace [1].csv", "in use"),
         ("--json", "link.csv", "in use"),
-        ("--json", "a\0b", "no usable file name"),
+        ("--json", "a\0b", "null byte"),
         ("--json", "long" * 100, "no usable file name"),
         ("--journal", ".", "a folder"),
         ("--journal", "missing/journal.gz", "there is no folder"),
@@ -131,7 +131,7 @@ def test_journal_is_whole_and_beside_nothing_else(tmp_path: Path, trace: Path, n
     journal = tmp_path / name
     assert run(["replay", str(trace), "--block-size", "4", "--blocks", "2", "--journal", str(journal)]) == 0
     opened = gzip.open if name.endswith(".gz") else open
-    with opened(journal, "rt", encoding="utf-8") as file:  # type: ignore[operator]
+    with opened(journal, "rt", encoding="utf-8") as file:
         lines = [json.loads(line) for line in file]
     assert (lines[0]["journal"], lines[0]["blocks"], lines[0]["block_size"]) == ("pagedkv", 2, 4)
     operations = [(line["op"], line.get("seq", line.get("id", line.get("seqs")))) for line in lines[1:-1]]
