@@ -24,14 +24,14 @@ from . import arguments
 from .arguments import Integers, integer
 from .arithmetic import Paging, blocks_needed
 from .arrays import NO_BLOCKS, NO_INTEGERS, IndexArray, Int32Array, Int64Array
-from .block_pool import QUARANTINED, BlockPool
+from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import NO_EDITS, extend
 from .inspect import Holding, fingerprint, who_holds, written
 from .invariants import check
 from .journal import JournalWriter
 from .launches import LaunchLog
-from .refusals import BadCount, Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong
+from .refusals import BadCount, Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
 from .results import NO_COPIES, Added, Copies, Counts, Extension, Forked, Launch, Lengths, copies_of
 
 LOST = "R-OWN-5: free, held and quarantined blocks do not add up to all blocks"
@@ -134,7 +134,9 @@ class BlockCache:
         """
         name = seq if type(seq) is int else integer("a sequence name", seq)
         tables, pool = self._tables, self._pool
-        row = tables.names.row(name)
+        row = tables.names.row_of.get(name)
+        if row is None:
+            raise Unknown(f"no live sequence is called {name}")
         self._operations += 1
         if not (self._launches.in_flight or pool.shared_edges or pool.copy_readers):
             freed = tables.end_at_once(name, row)
@@ -278,12 +280,8 @@ class BlockCache:
         return self._launches.in_flight[launch_id].launch
 
     def block_state(self, block: int) -> str:
-        """Return "free", "held", "quarantined", or "reserved" for the null block. O(1)."""
-        block = integer("a block", block, 0, self.blocks)
-        if block == 0:
-            return "reserved"
-        references = int(self._pool.references[block])
-        return "quarantined" if references == QUARANTINED else "held" if references else "free"
+        """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
+        return self._pool.state(integer("a block", block, 0, self.blocks))
 
     def free_order(self) -> list[int]:
         """Return the free blocks, next to be taken first."""
