@@ -70,17 +70,25 @@ class FloorRequests:
         self.rows = list(range(64))
         self.row_of: dict[int, int] = {}
 
-    def add_release(self) -> None:
-        """Add one prompt and release it."""
+    def add(self, seq: int) -> None:
+        """Pop the prompt's blocks into a row."""
         row = self.rows.pop()
-        self.row_of[7] = row
+        self.row_of[seq] = row
         self.top -= self.blocks
         self.table[row, : self.blocks] = self.stack[self.top : self.top + self.blocks]
-        row = self.row_of.pop(7)
+
+    def release(self, seq: int) -> None:
+        """Push them back and clear the row."""
+        row = self.row_of.pop(seq)
         self.stack[self.top : self.top + self.blocks] = self.table[row, : self.blocks]
         self.top += self.blocks
         self.table[row, : self.blocks] = 0
         self.rows.append(row)
+
+    def add_release(self) -> None:
+        """Add one prompt and release it."""
+        self.add(7)
+        self.release(7)
 
 
 class Decode:

@@ -50,7 +50,7 @@ class BlockPool:
         self.blocks = blocks
         self.launches = launches
         self.stack = np.arange(1, blocks + 1, dtype=np.intp)  # from `taken` on: the free blocks, next to be taken first
-        self.references = np.zeros(blocks + 1, np.int32)  # holders; 0 is free, QUARANTINED is neither
+        self.references = np.ones(blocks + 1, np.int32)  # holders: of a free block the pool itself; or QUARANTINED
         self.fences = np.zeros((launches.streams, blocks + 1), np.int32)  # valid for blocks whose edge was dropped
         self.grown_at = np.zeros(blocks + 1, np.int32)
         self.held = 0
@@ -76,7 +76,6 @@ class BlockPool:
         ids = self.stack[self.taken : self.taken + count]
         self.taken += count
         self.held += count
-        self.references[ids] = 1
         return ids
 
     def take_to_grow(self, count: int, operation: int) -> IndexArray:
@@ -96,12 +95,11 @@ class BlockPool:
         return not self.shared_edges and not self.copy_readers
 
     def give_back(self, ids: IndexArray | Int32Array) -> None:
-        """Free blocks that only the caller held and no launch in flight has touched, where all is `simple`. O(ids).
-
-        They are the next to be taken, in this order.
-        """
+        """Free blocks that had one holder, and that nothing may touch: they are the next to be taken, in this order. O(ids)."""
+        top = self.taken
+        self.taken = rest = top - ids.size
         self.held -= ids.size
-        self._free(ids)
+        self.stack[rest:top] = ids
 
     def drop(self, ids: IndexArray, touched: int, fences: list[int]) -> IndexArray:
         """Drop one holder's edges and return the blocks that are free now. O(ids x streams).
@@ -111,16 +109,13 @@ class BlockPool:
         pending = self.launches.pending(fences)
         if self.simple and not self.launches.pending(self._newest_shared_fence):
             if pending:
-                self.held -= touched
                 self._quarantine_row(ids[:touched], fences)
                 ids = ids[touched:]
             self.give_back(ids)
             return ids
         if pending and touched:
             self._merge(ids[:touched], np.array(fences, np.int64)[:, None])
-        free = self._settle(self._orphans(ids))
-        self._free(free)
-        return free
+        return self._free_or_wait(self._orphans(ids))
 
     def plan_copies(self, sources: IndexArray, fences: Int64Array) -> None:
         """Turn holders of these blocks into readers: a source may stand several times, and keeps a holder.
@@ -149,9 +144,16 @@ class BlockPool:
     def discharge(self, ids: IndexArray) -> IndexArray:
         """Take blocks whose launch has left out of quarantine, as far as nothing else keeps them. O(ids x streams)."""
         self.quarantined -= ids.size
-        free = self._settle(ids)
-        self._free(free)
-        return free
+        self.held += ids.size  # for as long as it takes to settle them
+        return self._free_or_wait(ids)
+
+    def state(self, block: int) -> str:
+        """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
+        if block == 0:
+            return "reserved"
+        if self.references[block] == QUARANTINED:
+            return "quarantined"
+        return "free" if np.count_nonzero(self.free_ids() == block) else "held"
 
     def fences_of(self, block: int) -> list[int]:
         """Return for each stream the newest launch in flight up to which a block is fenced, 0 where none."""
@@ -174,13 +176,6 @@ class BlockPool:
         twin._fence_base, twin._operation_base = self._fence_base.copy(), self._operation_base
         return twin
 
-    def _free(self, ids: IndexArray | Int32Array) -> None:
-        """Put blocks on the free stack."""
-        self.taken -= ids.size
-        freed = self.stack[self.taken : self.taken + ids.size]
-        freed[:] = ids
-        self.references[freed] = 0
-
     def _orphans(self, ids: IndexArray) -> IndexArray:
         """Drop one edge to each block; return those that nobody holds and no planned copy reads."""
         self.references[ids] -= 1
@@ -188,11 +183,9 @@ class BlockPool:
         assert ids.size == 0 or left.min() >= 0, "R-OWN-3: an edge was dropped that nobody held"
         orphans: IndexArray = ids[left == 0]
         self.shared_edges -= ids.size - orphans.size
-        self.held -= orphans.size
         if self.copy_readers:
             parked = np.array([block in self.copy_readers for block in orphans.tolist()], bool)
-            self.references[orphans[parked]] = QUARANTINED
-            self.quarantined += int(parked.sum())
+            self._quarantine(orphans[parked])
             orphans = orphans[~parked]
         return orphans
 
@@ -223,8 +216,8 @@ class BlockPool:
                 first = first or fence
         self._wait_for(first, ids)
 
-    def _settle(self, ids: IndexArray) -> IndexArray:
-        """Let each block without holder wait for the first launch in flight among its fences; return the others."""
+    def _free_or_wait(self, ids: IndexArray) -> IndexArray:
+        """Let each block without holder wait for the first launch in flight among its fences; free the others."""
         for stream, retired in enumerate(self.launches.retired):
             if not ids.size or not self.launches.busy(stream):
                 continue
@@ -233,13 +226,20 @@ class BlockPool:
             for fence in np.unique(fences[late]).tolist():
                 self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
             ids = ids[~late]
+        self.references[ids] = 1
+        self.give_back(ids)
         return ids
 
     def _wait_for(self, launch: int, ids: IndexArray) -> None:
         """Quarantine blocks until a launch in flight has retired."""
+        self._quarantine(ids)
+        self.launches.in_flight[launch].waiting_blocks.append(ids)
+
+    def _quarantine(self, ids: IndexArray) -> None:
+        """Mark blocks without holder as quarantined."""
         self.references[ids] = QUARANTINED
         self.quarantined += ids.size
-        self.launches.in_flight[launch].waiting_blocks.append(ids)
+        self.held -= ids.size
 
     def _make_room(self, stream: int, newest: int) -> None:
         """Move the base of a stream's fences up to what has retired, where `newest` would not fit: rarely, O(blocks)."""
