@@ -7,6 +7,7 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import Progress
+from rich.status import Status
 
 QUIET_S = 2.0
 
@@ -37,3 +38,28 @@ class LateProgress:
             self._bar.add_task(self._description, total=self._total)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=done)
+
+
+class LateSpinner:
+    """A line on stderr for work of unknown size, shown as late as a bar; `says(text)` tells where it is."""
+
+    def __init__(self, description: str) -> None:
+        self._description = description
+        self._show_at_s = time.monotonic() + QUIET_S if sys.stderr.isatty() else float("inf")
+        self._status: Status | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def says(self, text: str) -> None:
+        """Show where the work is."""
+        if self._status is None:
+            if time.monotonic() < self._show_at_s:
+                return
+            self._status = Status("", console=Console(stderr=True))
+            self._status.start()
+        self._status.update(f"{self._description}: {text}")

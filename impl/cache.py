@@ -31,7 +31,7 @@ from .inspect import Holding, fingerprint, who_holds, written
 from .invariants import check
 from .journal import JournalWriter
 from .launches import LaunchLog
-from .refusals import BadCount, Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
+from .refusals import BadCount, Busy, Duplicate, Empty, NoSpace, TooLong, Unknown
 from .results import NO_COPIES, Added, Copies, Counts, Extension, Forked, Launch, Lengths, copies_of
 
 LOST = "R-OWN-5: free, held and quarantined blocks do not add up to all blocks"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import NO_BLOCKS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_BLOCKS, IndexArray, Int64Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables, PlannedCopy
 from .names import Batch
