@@ -41,7 +41,7 @@ class Names:
         self.name_of = np.zeros(rows, np.int64)
         self.epoch_of = np.zeros(rows, np.int64)
         self._stamp = np.full(rows, -1, np.int64)
-        self._places = np.arange(rows)
+        self._places = frozen(np.arange(rows))
         self._last: Batch | None = None
         self._rebuild_homes(rows)
 
@@ -66,8 +66,9 @@ class Names:
         last = self._last
         if last is not None and last.names.size == names.size and not np.count_nonzero(last.names != names):
             return last
-        if names.size == 1:
-            return self._single(names)
+        if names.size == 1:  # a dozen passes over one element would cost more than the dictionary
+            row = self.row(names.item())
+            return self._keep(names.copy(), self._places[row : row + 1])
         if names.size > self._places.size:
             self._refuse(names)  # more names than rows: one is given twice, or nobody's
         rows = self._home[names & self._mask]
@@ -97,7 +98,7 @@ class Names:
         self.name_of = grown(self.name_of, rows)
         self.epoch_of = grown(self.epoch_of, rows)
         self._stamp = np.full(rows, -1, np.int64)
-        self._places = np.arange(rows)
+        self._places = frozen(np.arange(rows))
         self._rebuild_homes(rows)
 
     def clone(self) -> "Names":
@@ -120,15 +121,6 @@ class Names:
     def home(self, name: int) -> int:
         """Return where a name's row would be guessed: for checks."""
         return name & self._mask
-
-    def _single(self, names: Int64Array) -> Batch:
-        """Resolve a batch of one: a dozen passes over one element would cost more than the dictionary."""
-        name = names.item()
-        row = self.row(name)
-        parts = frozen(np.array((name, row, self.epoch_of.item(row))))
-        rows = parts[1:2]
-        self._last = Batch(parts[:1], rows, frozen(rows.astype(np.int32)), parts[2:])
-        return self._last
 
     def _keep(self, names: Int64Array, rows: IndexArray) -> Batch:
         self._last = Batch(frozen(names), frozen(rows), frozen(rows.astype(np.int32)), frozen(self.epoch_of[rows]))
