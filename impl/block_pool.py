@@ -89,11 +89,6 @@ class BlockPool:
         self.references[ids] += 1
         self.shared_edges += ids.size
 
-    @property
-    def simple(self) -> bool:
-        """Whether every held block has one holder and no planned copy reads one: then no edge needs a look at its block."""
-        return not self.shared_edges and not self.copy_readers
-
     def give_back(self, ids: IndexArray | Int32Array) -> None:
         """Free blocks that had one holder, and that nothing may touch: they are the next to be taken, in this order. O(ids)."""
         top = self.taken
@@ -107,7 +102,8 @@ class BlockPool:
         `ids` is the holder's row; launches up to `fences`, one a stream, may have touched the first `touched` of it.
         """
         pending = self.launches.pending(fences)
-        if self.simple and not self.launches.pending(self._newest_shared_fence):
+        simple = not self.shared_edges and not self.copy_readers
+        if simple and not self.launches.pending(self._newest_shared_fence):
             if pending:
                 self._quarantine_row(ids[:touched], fences)
                 if touched == ids.size:

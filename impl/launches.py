@@ -16,7 +16,7 @@ block, which costs a pass over every block of every row at each launch.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .arrays import IndexArray, Int32Array
+from .arrays import IndexArray, Int32Array, Int64Array
 from .refusals import UnknownLaunch
 from .results import Launch
 
@@ -65,17 +65,18 @@ class LaunchLog:
                 return True
         return False
 
-    def edges(self, stream: int, fences: Sequence[int]) -> tuple[int, ...]:
-        """Return what a launch on `stream` must name to be ordered after `fences`, one a stream. O(streams).
+    def edges(self, stream: int, fences: Int64Array, rows: IndexArray) -> tuple[int, ...]:
+        """Return what a launch on `stream` must name to be ordered after the fences of these rows. O(rows x streams).
 
         Left out: what has retired, and what already happens before the stream's newest launch.
         """
-        clock = self._clocks[stream]
-        return tuple(
-            fence
-            for other, fence in enumerate(fences)
-            if other != stream and fence > self.retired[other] and fence > clock[other]
-        )
+        after = []
+        for other, known in enumerate(self._clocks[stream]):
+            if other != stream and self.busy(other):
+                fence = int(fences[other][rows].max())
+                if fence > known and fence > self.retired[other]:
+                    after.append(fence)
+        return tuple(after)
 
     def submit(self, launch: Launch, operation: int) -> None:
         """Take a launch in: its id is the next one. O(streams x edges)."""
