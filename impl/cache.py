@@ -279,6 +279,14 @@ class BlockCache:
         """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
         return self._pool.state(integer("a block", block, 0, self.blocks))
 
+    def references(self, block: int) -> int:
+        """Return how many sequences hold a block. O(1)."""
+        return max(0, int(self._pool.references[integer("a block", block, 0, self.blocks)]))
+
+    def row_of(self, seq: int) -> int:
+        """Return which row of the table a sequence has now; copy-on-write may move it. O(1)."""
+        return self._row(seq)
+
     def free_order(self) -> list[int]:
         """Return the free blocks, next to be taken first."""
         order: list[int] = self._pool.free_ids().tolist()

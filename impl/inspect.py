@@ -93,11 +93,13 @@ def pending_writes(tables: BlockTables, launches: LaunchLog, row: int) -> list[t
     Its own, and those of its ancestors up to the fork.
     """
     epoch = int(tables.names.epoch_of[row])
-    pending = []
+    pending: list[tuple[int, int]] = []
     for launch_id, flight in launches.in_flight.items():
-        lives = [elder.epoch for elder in tables.ancestors.get(row, ()) if launch_id <= elder.until]
-        for place in np.flatnonzero(np.isin(flight.launch.epochs, [epoch, *lives])).tolist():
-            pending.append((launch_id, int(flight.launch.starts[place])))
+        mine = flight.launch.epochs == epoch
+        for elder in tables.ancestors.get(row, ()):
+            if launch_id <= elder.until:
+                mine |= flight.launch.epochs == elder.epoch
+        pending += [(launch_id, start) for start in flight.launch.starts[mine].tolist()]
     return pending
 
 

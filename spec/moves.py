@@ -1,0 +1,147 @@
+"""Which operations to try next: all of them (exhaustive), or one by lot (random).
+
+Both offer what should be refused too: names that are not live, counts of zero, forks onto a living name, completions
+that come twice or were never due. An operation that was never refused was never tried at its edge.
+"""
+
+from collections.abc import Iterator
+from itertools import permutations, product
+from random import Random
+from typing import NamedTuple
+
+from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .operations import ready
+from .state import Config, LaunchId, Name, State
+
+
+class Scope(NamedTuple):
+    """How far the exhaustive driver goes: a pool, how many sequences, how long, how many rows a batch."""
+
+    config: Config
+    sequences: int = 2
+    tokens: int = 4
+    rows: int = 2
+
+    def describe(self) -> str:
+        """Return the scope as a person would say it."""
+        config = self.config
+        return (
+            f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} tokens, "
+            f"{config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
+        )
+
+
+def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
+    """Yield every operation within a scope, those to be refused included."""
+    names = range(1, scope.sequences + 1)
+    live = [name for name in names if name in state.sequences]
+    fresh = [name for name in names if name not in state.sequences][:1]  # names not in use are alike
+    stranger = scope.sequences + 1
+    too_long = scope.config.blocks * scope.config.block_size + 1
+    yield from (Add(name, count) for name in fresh for count in (*range(scope.tokens + 1), too_long))
+    yield from (Add(name, 1) for name in live)
+    yield from (Fork(parent, child) for parent, child in product(live, (*live[:1], *fresh)))
+    yield Fork(stranger, stranger)
+    yield from (Release(name) for name in (*live, stranger))
+    for size in range(1, scope.rows + 1):
+        for batch in permutations((*live, stranger) if size == 1 else live, size):
+            yield from _extensions(state, scope, batch, too_long)
+            yield from _submissions(state, scope, batch)
+    if live:
+        yield Extend(((live[0], 1), (live[0], 1)))
+        yield Submit(((live[0], 1), (live[0], 1)))
+    yield from (Execute(launch.id) for launch in state.launches if ready(state, launch))
+    yield from (Retire(launch.id) for launch in state.launches if launch.executed)
+    yield Retire(state.issued + 1)
+    if left := _left(state):
+        yield Retire(left)
+
+
+def _extensions(state: State, scope: Scope, batch: tuple[Name, ...], too_long: int) -> Iterator[Operation]:
+    counts = []
+    for name in batch:
+        room = scope.tokens - state.sequences[name].allocated if name in state.sequences else 1
+        counts.append((*range(room + 1), too_long) if len(batch) == 1 else range(1, room + 1))
+    yield from (Extend(tuple(zip(batch, chosen, strict=True))) for chosen in product(*counts))
+
+
+def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterator[Operation]:
+    counts = []
+    for name in batch:
+        planned = state.sequences[name].planned if name in state.sequences else 0
+        counts.append(range(planned + 2) if len(batch) == 1 else range(1, planned + 1))
+    for chosen in product(*counts):
+        rows = tuple(zip(batch, chosen, strict=True))
+        for stream in range(scope.config.streams if min(chosen) else 1):
+            yield Submit(rows, stream)
+
+
+def _left(state: State) -> LaunchId:
+    """Return a launch that has left already, 0 if there is none: its completion may come a second time."""
+    in_flight = {launch.id for launch in state.launches}
+    return next((launch for launch in range(state.issued, 0, -1) if launch not in in_flight), 0)
+
+
+# How often each kind is drawn: growth and device work more often than arrivals, so that runs get deep.
+_WEIGHTS = {"add": 2, "extend": 6, "fork": 2, "launch": 6, "execute": 6, "retire": 5, "release": 2}
+_KINDS, _SHARES = list(_WEIGHTS), list(_WEIGHTS.values())
+_ODD = 1 / 12  # how often something is asked that is likely to be refused
+
+
+def draw_move(state: State, names: int, random: Random) -> Operation:
+    """Draw one operation for a world of `names` sequences: mostly sensible, now and then one to be refused."""
+    draw = _odd_move if random.random() < _ODD else _sensible_move
+    return draw(state, names, random)
+
+
+def _sensible_move(state: State, names: int, random: Random) -> Operation:
+    """Draw an operation that may well be done: launches what is planned, retires what is executed, adds new names."""
+    live = list(state.sequences)
+    kind = random.choices(_KINDS, _SHARES)[0]
+    fresh = [name for name in range(names) if name not in state.sequences]
+    planned = [name for name in live if state.sequences[name].planned]
+    able = [launch.id for launch in state.launches if ready(state, launch)]
+    done = [launch.id for launch in state.launches if launch.executed]
+    if kind == "execute" and able:
+        return Execute(random.choice(able))
+    if kind == "retire" and done:
+        return Retire(random.choice(done))
+    if kind == "fork" and len(planned) < len(live) and fresh:
+        return Fork(random.choice([name for name in live if name not in planned]), random.choice(fresh))
+    if kind == "release" and live:
+        return Release(random.choice(live))
+    if kind == "launch" and planned:
+        batch = random.sample(planned, random.randint(1, min(3, len(planned))))
+        rows = tuple((name, random.randint(1, state.sequences[name].planned)) for name in batch)
+        return Submit(rows, random.randrange(state.config.streams))
+    capacity = state.config.blocks * state.config.block_size
+    room = [name for name in live if state.sequences[name].allocated < capacity]
+    if room and not (kind == "add" and fresh):
+        batch = random.sample(room, random.randint(1, min(3, len(room))))
+        return Extend(
+            tuple((name, random.randint(1, min(3, capacity - state.sequences[name].allocated))) for name in batch)
+        )
+    if fresh:
+        return Add(random.choice(fresh), random.randint(1, max(1, capacity // 3)))
+    return Release(random.choice(live))
+
+
+def _odd_move(state: State, names: int, random: Random) -> Operation:
+    """Draw an operation that is likely to be refused, or that comes when it changes nothing."""
+    live = list(state.sequences) or [names]
+    one, stranger = random.choice(live), names
+    too_long = state.config.blocks * state.config.block_size + 1
+    return random.choice(
+        (
+            Add(one, 1),
+            Add(random.randrange(names), random.choice((0, too_long))),
+            Extend(((one, 1), (random.choice((stranger, one)), 1))),
+            Extend(((one, random.choice((0, too_long))),)),
+            Fork(random.choice((one, stranger)), random.randrange(names)),
+            Submit(((one, 1), (random.choice((stranger, one)), 1))),
+            Submit(((one, random.choice((0, too_long))),)),
+            Submit(()),
+            Retire(random.choice((_left(state), state.issued + 1))),
+            Release(stranger),
+        )
+    )

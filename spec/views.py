@@ -1,0 +1,22 @@
+"""What a state shows of itself, in the terms in which managers show theirs."""
+
+from collections import Counter
+
+from .manager import Observation, Seen
+from .state import State, planned_copies, written
+
+
+def observe(state: State) -> Observation:
+    """Return what the spec's state shows of itself, in the terms in which managers do."""
+    sequences = {
+        name: Seen(sequence.row, sequence.allocated, sequence.launched, written(state, sequence))
+        for name, sequence in state.sequences.items()
+    }
+    return Observation(
+        sequences,
+        dict(Counter(block for sequence in state.sequences.values() for block in sequence.row)),
+        state.free,
+        frozenset(state.quarantine),
+        frozenset(planned_copies(state)),
+        tuple(launch.id for launch in state.launches),
+    )
