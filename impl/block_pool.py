@@ -89,11 +89,6 @@ class BlockPool:
         self.references[ids] += 1
         self.shared_edges += ids.size
 
-    @property
-    def simple(self) -> bool:
-        """Whether every held block has one holder and no planned copy reads one: then no edge needs a look at its block."""
-        return not self.shared_edges and not self.copy_readers
-
     def give_back(self, ids: IndexArray | Int32Array) -> None:
         """Free blocks that had one holder, and that nothing may touch: they are the next to be taken, in this order. O(ids)."""
         top = self.taken
@@ -107,9 +102,12 @@ class BlockPool:
         `ids` is the holder's row; launches up to `fences`, one a stream, may have touched the first `touched` of it.
         """
         pending = self.launches.pending(fences)
-        if self.simple and not self.launches.pending(self._newest_shared_fence):
+        simple = not self.shared_edges and not self.copy_readers
+        if simple and not self.launches.pending(self._newest_shared_fence):
             if pending:
                 self._quarantine_row(ids[:touched], fences)
+                if touched == ids.size:
+                    return NO_IDS
                 ids = ids[touched:]
             self.give_back(ids)
             return ids
@@ -201,7 +199,8 @@ class BlockPool:
         """Raise the fences of blocks to at least `fences`, [streams, 1 or ids]. An id may stand several times."""
         for stream, newest in enumerate(fences.max(axis=1).tolist()):
             if newest > self.launches.retired[stream]:
-                self._make_room(stream, newest)
+                if newest - self._fence_base[stream] > LARGEST_FENCE:
+                    self._move_base(stream)
                 relative = np.maximum(fences[stream] - self._fence_base[stream], 0)
                 np.maximum.at(self.fences[stream], ids, relative.astype(np.int32))
                 self._newest_shared_fence[stream] = max(self._newest_shared_fence[stream], newest)
@@ -211,8 +210,9 @@ class BlockPool:
         first = 0
         for stream, fence in enumerate(fences):
             if fence > self.launches.retired[stream]:
-                self._make_room(stream, fence)
-                self.fences[stream, ids] = fence - self._fence_base[stream]
+                if fence - self._fence_base[stream] > LARGEST_FENCE:
+                    self._move_base(stream)
+                self.fences[stream][ids] = fence - self._fence_base[stream]
                 first = first or fence
         self._wait_for(first, ids)
 
@@ -221,11 +221,12 @@ class BlockPool:
         for stream, retired in enumerate(self.launches.retired):
             if not ids.size or not self.launches.busy(stream):
                 continue
-            fences = self.fences[stream, ids]
+            fences = self.fences[stream][ids]
             late = fences > retired - self._fence_base[stream]
-            for fence in np.unique(fences[late]).tolist():
-                self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
-            ids = ids[~late]
+            if np.count_nonzero(late):
+                for fence in np.unique(fences[late]).tolist():
+                    self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
+                ids = ids[~late]
         self.references[ids] = 1
         self.give_back(ids)
         return ids
@@ -241,13 +242,11 @@ class BlockPool:
         self.quarantined += ids.size
         self.held -= ids.size
 
-    def _make_room(self, stream: int, newest: int) -> None:
-        """Move the base of a stream's fences up to what has retired, where `newest` would not fit: rarely, O(blocks)."""
-        base = self._fence_base[stream]
-        if newest - base > LARGEST_FENCE:
-            self._fence_base[stream] = self.launches.retired[stream]
-            moved = self.fences[stream].astype(np.int64) - (self._fence_base[stream] - base)
-            self.fences[stream] = np.maximum(moved, 0)
+    def _move_base(self, stream: int) -> None:
+        """Move the base of a stream's fences up to what has retired: once in two billion launches, O(blocks)."""
+        distance = self.launches.retired[stream] - self._fence_base[stream]
+        self._fence_base[stream] += distance
+        self.fences[stream] = np.maximum(self.fences[stream].astype(np.int64) - distance, 0)
 
     def _relative_operation(self, operation: int) -> int:
         """Return an operation's number relative to a base that moves up by half when it would not fit."""

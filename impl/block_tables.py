@@ -113,7 +113,7 @@ class BlockTables:
         self.names.unbind(name, row)
         if self.ancestors:
             self.ancestors.pop(row, None)
-        entries = self.table[row, : blocks_needed(self.allocated.item(row), self.paging.block_size)]
+        entries = self.blocks(row)
         blocks = entries.copy()
         entries.fill(0)
         self._free_rows.append(row)
@@ -142,16 +142,12 @@ class BlockTables:
         if reader:
             launches.in_flight[reader].waiting_rows.append(row)
         else:
-            self.table[row, : self.block_count(row)] = 0
+            self.blocks(row).fill(0)
             self._free_rows.append(row)
-
-    def block_count(self, row: int) -> int:
-        """Return how many blocks a row has."""
-        return blocks_needed(self.allocated.item(row), self.paging.block_size)
 
     def blocks(self, row: int) -> Int32Array:
         """Return a row's blocks. A view."""
-        return self.table[row, : self.block_count(row)]
+        return self.table[row, : blocks_needed(self.allocated.item(row), self.paging.block_size)]
 
     def free_rows(self) -> list[int]:
         """Return the rows that nobody has and no launch reads, next to be used last."""

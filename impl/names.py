@@ -34,14 +34,15 @@ class Batch(NamedTuple):
 class Names:
     """Which sequence has which row. Rows are numbered by the caller of `bind`."""
 
-    __slots__ = ("_home", "_last", "_mask", "_places", "_stamp", "epoch_of", "name_of", "row_of")
+    __slots__ = ("_device_places", "_home", "_last", "_mask", "_places", "_stamp", "epoch_of", "name_of", "row_of")
 
     def __init__(self, rows: int) -> None:
         self.row_of: dict[int, int] = {}
         self.name_of = np.zeros(rows, np.int64)
         self.epoch_of = np.zeros(rows, np.int64)
         self._stamp = np.full(rows, -1, np.int64)
-        self._places = np.arange(rows)
+        self._places = frozen(np.arange(rows))
+        self._device_places = frozen(np.arange(rows, dtype=np.int32))
         self._last: Batch | None = None
         self._rebuild_homes(rows)
 
@@ -67,7 +68,7 @@ class Names:
         if last is not None and last.names.size == names.size and not np.count_nonzero(last.names != names):
             return last
         if names.size == 1:
-            return self._single(names)
+            return self._resolve_one(names)
         if names.size > self._places.size:
             self._refuse(names)  # more names than rows: one is given twice, or nobody's
         rows = self._home[names & self._mask]
@@ -97,7 +98,8 @@ class Names:
         self.name_of = grown(self.name_of, rows)
         self.epoch_of = grown(self.epoch_of, rows)
         self._stamp = np.full(rows, -1, np.int64)
-        self._places = np.arange(rows)
+        self._places = frozen(np.arange(rows))
+        self._device_places = frozen(np.arange(rows, dtype=np.int32))
         self._rebuild_homes(rows)
 
     def clone(self) -> "Names":
@@ -107,7 +109,7 @@ class Names:
         twin.name_of = self.name_of.copy()
         twin.epoch_of = self.epoch_of.copy()
         twin._stamp = self._stamp.copy()
-        twin._places = self._places
+        twin._places, twin._device_places = self._places, self._device_places
         twin._home, twin._mask = self._home.copy(), self._mask
         twin._last = self._last
         return twin
@@ -121,17 +123,13 @@ class Names:
         """Return where a name's row would be guessed: for checks."""
         return name & self._mask
 
-    def _single(self, names: Int64Array) -> Batch:
-        """Resolve a batch of one: a dozen passes over one element would cost more than the dictionary."""
-        name = names.item()
-        row = self.row(name)
-        parts = frozen(np.array((name, row, self.epoch_of.item(row))))
-        rows = parts[1:2]
-        self._last = Batch(parts[:1], rows, frozen(rows.astype(np.int32)), parts[2:])
-        return self._last
-
-    def _keep(self, names: Int64Array, rows: IndexArray) -> Batch:
-        self._last = Batch(frozen(names), frozen(rows), frozen(rows.astype(np.int32)), frozen(self.epoch_of[rows]))
+    def _resolve_one(self, names: Int64Array) -> Batch:
+        """Resolve a batch of one, for which a dozen passes would cost more than the dictionary."""
+        row = self.row_of.get(names.item(), NOBODY)
+        if row == NOBODY:
+            self._refuse(names)
+        rows = self._places[row : row + 1]
+        self._last = Batch(frozen(names.copy()), rows, self._device_places[row : row + 1], frozen(self.epoch_of[rows]))
         return self._last
 
     def _rebuild_homes(self, rows: int) -> None:
