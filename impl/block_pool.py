@@ -164,7 +164,7 @@ class BlockPool:
 
     def clone(self, launches: LaunchLog) -> "BlockPool":
         """Return an independent copy that waits for the launches of another log."""
-        twin = BlockPool.__new__(BlockPool)
+        twin = type(self).__new__(type(self))
         twin.blocks, twin.launches = self.blocks, launches
         twin.stack, twin.taken = self.stack.copy(), self.taken
         twin.references, twin.fences, twin.grown_at = self.references.copy(), self.fences.copy(), self.grown_at.copy()

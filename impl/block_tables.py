@@ -161,7 +161,7 @@ class BlockTables:
 
     def clone(self) -> "BlockTables":
         """Return an independent copy."""
-        twin = BlockTables.__new__(BlockTables)
+        twin = type(self).__new__(type(self))
         twin.paging, twin.table, twin.names = self.paging, self.table.copy(), self.names.clone()
         twin.allocated, twin.launched, twin.tail = self.allocated.copy(), self.launched.copy(), self.tail.copy()
         twin.born_after, twin.fences = self.born_after.copy(), self.fences.copy()

@@ -304,7 +304,7 @@ class BlockCache:
 
     def clone(self) -> "BlockCache":
         """Return an independent copy, which writes no journal. Its launches in flight are under `launched`."""
-        twin = BlockCache.__new__(BlockCache)
+        twin = type(self).__new__(type(self))
         twin.blocks, twin.block_size, twin._operations = self.blocks, self.block_size, self._operations
         twin._tables = self._tables.clone()
         twin._launches = self._launches.clone(self._tables.table, twin._tables.table)

@@ -113,7 +113,7 @@ class LaunchLog:
 
         A table that growth has left behind is written by nobody any more, and stays shared.
         """
-        twin = LaunchLog.__new__(LaunchLog)
+        twin = type(self).__new__(type(self))
         twin.limit, twin.issued, twin.retired = self.limit, self.issued, self.retired.copy()
         twin._clocks = self._clocks.copy()
         twin.in_flight = {
