@@ -18,7 +18,7 @@ at once and ordering their next writer behind their last reader (needs an edge a
 
 import numpy as np
 
-from .arrays import IndexArray, Int64Array
+from .arrays import IndexArray, Int32Array, Int64Array
 from .launches import LaunchLog
 
 QUARANTINED = -1  # in `references`
@@ -33,31 +33,31 @@ class BlockPool:
         "_fence_base",
         "_newest_shared_fence",
         "_operation_base",
-        "_top",
         "blocks",
         "copy_readers",
         "fences",
+        "grown_at",
         "held",
         "launches",
         "quarantined",
         "references",
         "shared_edges",
         "stack",
-        "taken_at",
+        "taken",
     )
 
     def __init__(self, blocks: int, launches: LaunchLog) -> None:
         self.blocks = blocks
         self.launches = launches
-        self.stack = np.arange(1, blocks + 1, dtype=np.intp)  # from `_top` on: the free blocks, next to be taken first
-        self.references = np.zeros(blocks + 1, np.int32)  # holders; 0 is free, QUARANTINED is neither
+        self.stack = np.arange(1, blocks + 1, dtype=np.intp)  # from `taken` on: the free blocks, next to be taken first
+        self.references = np.ones(blocks + 1, np.int32)  # holders: of a free block the pool itself; or QUARANTINED
         self.fences = np.zeros((launches.streams, blocks + 1), np.int32)  # valid for blocks whose edge was dropped
-        self.taken_at = np.zeros(blocks + 1, np.int32)
+        self.grown_at = np.zeros(blocks + 1, np.int32)
         self.held = 0
         self.quarantined = 0
         self.shared_edges = 0  # edges beyond a block's first: 0 says that nothing at all is shared
         self.copy_readers: dict[int, int] = {}  # source -> planned copies that read it
-        self._top = 0
+        self.taken = 0  # blocks that are not free
         self._newest_shared_fence = [0] * launches.streams  # no block that is still held has a newer fence
         self._fence_base = [0] * launches.streams
         self._operation_base = 0
@@ -65,19 +65,23 @@ class BlockPool:
     @property
     def available(self) -> int:
         """How many blocks can be taken now."""
-        return self.blocks - self._top
+        return self.blocks - self.taken
 
     def free_ids(self) -> IndexArray:
         """Return the free blocks, next to be taken first. A view."""
-        return self.stack[self._top :]
+        return self.stack[self.taken :]
 
-    def take(self, count: int, operation: int) -> IndexArray:
+    def take(self, count: int) -> IndexArray:
         """Take `count` free blocks for one holder each. A view that is valid until the next call. O(count)."""
-        ids = self.stack[self._top : self._top + count]
-        self._top += count
+        ids = self.stack[self.taken : self.taken + count]
+        self.taken += count
         self.held += count
-        self.references[ids] = 1
-        self.taken_at[ids] = self._relative_operation(operation)
+        return ids
+
+    def take_to_grow(self, count: int, operation: int) -> IndexArray:
+        """Take blocks for rows that began earlier: when, is noted with the block. O(count)."""
+        ids = self.take(count)
+        self.grown_at[ids] = self._relative_operation(operation)
         return ids
 
     def share(self, ids: IndexArray) -> None:
@@ -85,29 +89,33 @@ class BlockPool:
         self.references[ids] += 1
         self.shared_edges += ids.size
 
+    @property
+    def simple(self) -> bool:
+        """Whether every held block has one holder and no planned copy reads one: then no edge needs a look at its block."""
+        return not self.shared_edges and not self.copy_readers
+
+    def give_back(self, ids: IndexArray | Int32Array) -> None:
+        """Free blocks that had one holder, and that nothing may touch: they are the next to be taken, in this order. O(ids)."""
+        top = self.taken
+        self.taken = rest = top - ids.size
+        self.held -= ids.size
+        self.stack[rest:top] = ids
+
     def drop(self, ids: IndexArray, touched: int, fences: list[int]) -> IndexArray:
         """Drop one holder's edges and return the blocks that are free now. O(ids x streams).
 
         `ids` is the holder's row; launches up to `fences`, one a stream, may have touched the first `touched` of it.
         """
-        simple = not self.shared_edges and not self.copy_readers
-        if simple and not self.launches.in_flight:
-            self.held -= ids.size
-            self._give_back(ids)
-            return ids
         pending = self.launches.pending(fences)
-        if simple and not self.launches.pending(self._newest_shared_fence):
-            self.held -= ids.size
+        if self.simple and not self.launches.pending(self._newest_shared_fence):
             if pending:
                 self._quarantine_row(ids[:touched], fences)
                 ids = ids[touched:]
-            self._give_back(ids)
+            self.give_back(ids)
             return ids
         if pending and touched:
             self._merge(ids[:touched], np.array(fences, np.int64)[:, None])
-        free = self._settle(self._orphans(ids))
-        self._give_back(free)
-        return free
+        return self._free_or_wait(self._orphans(ids))
 
     def plan_copies(self, sources: IndexArray, fences: Int64Array) -> None:
         """Turn holders of these blocks into readers: a source may stand several times, and keeps a holder.
@@ -136,36 +144,37 @@ class BlockPool:
     def discharge(self, ids: IndexArray) -> IndexArray:
         """Take blocks whose launch has left out of quarantine, as far as nothing else keeps them. O(ids x streams)."""
         self.quarantined -= ids.size
-        free = self._settle(ids)
-        self._give_back(free)
-        return free
+        self.held += ids.size  # for as long as it takes to settle them
+        return self._free_or_wait(ids)
+
+    def state(self, block: int) -> str:
+        """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
+        if block == 0:
+            return "reserved"
+        if self.references[block] == QUARANTINED:
+            return "quarantined"
+        return "free" if np.count_nonzero(self.free_ids() == block) else "held"
 
     def fences_of(self, block: int) -> list[int]:
         """Return for each stream the newest launch in flight up to which a block is fenced, 0 where none."""
         fences = [int(fence) + base for fence, base in zip(self.fences[:, block], self._fence_base, strict=True)]
         return [fence if fence > done else 0 for fence, done in zip(fences, self.launches.retired, strict=True)]
 
-    def since(self, block: int) -> int:
-        """Return the number of the operation that took a held block."""
-        return int(self.taken_at[block]) + self._operation_base
+    def grown_since(self, block: int) -> int:
+        """Return the newest operation at which a row grew by this block. A row that began later has it from its beginning."""
+        return int(self.grown_at[block]) + self._operation_base
 
     def clone(self, launches: LaunchLog) -> "BlockPool":
         """Return an independent copy that waits for the launches of another log."""
         twin = BlockPool.__new__(BlockPool)
         twin.blocks, twin.launches = self.blocks, launches
-        twin.stack, twin._top = self.stack.copy(), self._top
-        twin.references, twin.fences, twin.taken_at = self.references.copy(), self.fences.copy(), self.taken_at.copy()
+        twin.stack, twin.taken = self.stack.copy(), self.taken
+        twin.references, twin.fences, twin.grown_at = self.references.copy(), self.fences.copy(), self.grown_at.copy()
         twin.held, twin.quarantined, twin.shared_edges = self.held, self.quarantined, self.shared_edges
         twin.copy_readers = self.copy_readers.copy()
         twin._newest_shared_fence = self._newest_shared_fence.copy()
         twin._fence_base, twin._operation_base = self._fence_base.copy(), self._operation_base
         return twin
-
-    def _give_back(self, ids: IndexArray) -> None:
-        """Put blocks on the free stack: they are the next to be taken, in this order."""
-        self._top -= ids.size
-        self.stack[self._top : self._top + ids.size] = ids
-        self.references[ids] = 0
 
     def _orphans(self, ids: IndexArray) -> IndexArray:
         """Drop one edge to each block; return those that nobody holds and no planned copy reads."""
@@ -174,11 +183,9 @@ class BlockPool:
         assert ids.size == 0 or left.min() >= 0, "R-OWN-3: an edge was dropped that nobody held"
         orphans: IndexArray = ids[left == 0]
         self.shared_edges -= ids.size - orphans.size
-        self.held -= orphans.size
         if self.copy_readers:
             parked = np.array([block in self.copy_readers for block in orphans.tolist()], bool)
-            self.references[orphans[parked]] = QUARANTINED
-            self.quarantined += int(parked.sum())
+            self._quarantine(orphans[parked])
             orphans = orphans[~parked]
         return orphans
 
@@ -209,8 +216,8 @@ class BlockPool:
                 first = first or fence
         self._wait_for(first, ids)
 
-    def _settle(self, ids: IndexArray) -> IndexArray:
-        """Let each block without holder wait for the first launch in flight among its fences; return the others."""
+    def _free_or_wait(self, ids: IndexArray) -> IndexArray:
+        """Let each block without holder wait for the first launch in flight among its fences; free the others."""
         for stream, retired in enumerate(self.launches.retired):
             if not ids.size or not self.launches.busy(stream):
                 continue
@@ -219,13 +226,20 @@ class BlockPool:
             for fence in np.unique(fences[late]).tolist():
                 self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
             ids = ids[~late]
+        self.references[ids] = 1
+        self.give_back(ids)
         return ids
 
     def _wait_for(self, launch: int, ids: IndexArray) -> None:
         """Quarantine blocks until a launch in flight has retired."""
+        self._quarantine(ids)
+        self.launches.in_flight[launch].waiting_blocks.append(ids)
+
+    def _quarantine(self, ids: IndexArray) -> None:
+        """Mark blocks without holder as quarantined."""
         self.references[ids] = QUARANTINED
         self.quarantined += ids.size
-        self.launches.in_flight[launch].waiting_blocks.append(ids)
+        self.held -= ids.size
 
     def _make_room(self, stream: int, newest: int) -> None:
         """Move the base of a stream's fences up to what has retired, where `newest` would not fit: rarely, O(blocks)."""
@@ -240,5 +254,5 @@ class BlockPool:
         if operation - self._operation_base > LARGEST_FENCE:
             half = LARGEST_FENCE // 2
             self._operation_base += half
-            self.taken_at = np.maximum(self.taken_at - np.int32(half), 0)
+            self.grown_at = np.maximum(self.grown_at - np.int32(half), 0)
         return operation - self._operation_base

@@ -22,18 +22,19 @@ import numpy as np
 
 from . import arguments
 from .arguments import Integers, integer
-from .arithmetic import Paging
+from .arithmetic import Paging, blocks_needed
 from .arrays import NO_BLOCKS, NO_INTEGERS, IndexArray, Int32Array, Int64Array
-from .block_pool import QUARANTINED, BlockPool
+from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import NO_EDITS, extend
 from .inspect import Holding, fingerprint, who_holds, written
 from .invariants import check
 from .journal import JournalWriter
 from .launches import LaunchLog
-from .refusals import BadCount, Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong
+from .refusals import BadCount, Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
 from .results import NO_COPIES, Added, Copies, Counts, Extension, Forked, Launch, Lengths, copies_of
 
+LOST = "R-OWN-5: free, held and quarantined blocks do not add up to all blocks"
 MOST_BLOCKS = 2**31 - 2  # ids are int32
 MOST_SLOTS = 2**62  # positions and slots are int64, with room to add
 
@@ -91,17 +92,17 @@ class BlockCache:
             raise Duplicate(f"sequence {name} is live already")
         if count < 1:
             raise Empty(f"sequence {name} must start with at least 1 token, not {count}")
-        need = tables.paging.blocks_needed(count)
+        need = blocks_needed(count, self.block_size)
         if need > self.blocks:
             raise TooLong(f"sequence {name} needs {need} blocks and the whole pool has {self.blocks}")
-        if need > pool.available:
+        if need > self.blocks - pool.taken:
             raise NoSpace(f"sequence {name} needs {need} blocks and {pool.available} are available")
         self._operations += 1
-        blocks = pool.take(need, self._operations).astype(np.int32)
-        row = tables.begin(name, self._operations, count, blocks, self._launches.issued)
+        blocks = pool.take(need).astype(np.int32)
+        row = tables.begin(name, self._operations, count, blocks)
         if self._journal is not None:
             self._journal.add(name, count, blocks.tolist())
-        self._conserve()
+        assert pool.held + pool.quarantined == pool.taken, LOST
         return Added(row, blocks)
 
     def fork(self, parent: int, child: int) -> Forked:
@@ -110,7 +111,7 @@ class BlockCache:
         Refused: `Unknown`, `Duplicate`, `Busy` (the parent has planned positions). O(blocks of the parent).
         """
         parent, child = integer("a sequence name", parent), integer("a sequence name", child)
-        tables = self._tables
+        tables, pool = self._tables, self._pool
         row = tables.names.row(parent)
         if child in tables.names.row_of:
             raise Duplicate(f"sequence {child} is live already")
@@ -120,10 +121,10 @@ class BlockCache:
         self._operations += 1
         twin = tables.fork(row, child, self._operations, self._launches)
         blocks = tables.blocks(twin).copy()
-        self._pool.share(blocks.astype(np.intp))
+        pool.share(blocks.astype(np.intp))
         if self._journal is not None:
             self._journal.fork(parent, child)
-        self._conserve()
+        assert pool.held + pool.quarantined == pool.taken, LOST
         return Forked(twin, blocks)
 
     def release(self, seq: int) -> Int32Array:
@@ -133,26 +134,20 @@ class BlockCache:
         """
         name = seq if type(seq) is int else integer("a sequence name", seq)
         tables, pool = self._tables, self._pool
-        row = tables.names.row(name)
+        row = tables.names.row_of.get(name)
+        if row is None:
+            raise Unknown(f"no live sequence is called {name}")
         self._operations += 1
-        copy = tables.copies.pop(row, None) if tables.copies else None
-        launched = tables.launched.item(row)
-        touched = tables.paging.blocks_needed(launched)
-        if (
-            copy is not None
-        ):  # the target of a planned copy is the last block that launches could have touched, and none has
-            tables.copying[row] = False
-            touched -= 1
-        ids = tables.blocks(row).astype(np.intp)
-        freed = pool.drop(ids, touched, tables.fences[:, row].tolist())
-        if copy is not None:
-            freed = np.concatenate((freed, pool.drop_copy(copy.source)))
-        tables.end(name, self._launches)
-        free_now = freed.astype(np.int32)
+        if not (self._launches.in_flight or pool.shared_edges or pool.copy_readers):
+            freed = tables.end_at_once(name, row)
+            pool.give_back(freed)
+        else:
+            freed = self._drop(row)
+            tables.end(name, row, self._launches)
         if self._journal is not None:
-            self._journal.release(name, free_now.tolist())
-        self._conserve()
-        return free_now
+            self._journal.release(name, freed.tolist())
+        assert pool.held + pool.quarantined == pool.taken, LOST
+        return freed
 
     # ---- steps ----------------------------------------------------------------------------------------------------
 
@@ -166,13 +161,14 @@ class BlockCache:
         amounts = arguments.counts(counts, names.size)
         if not names.size:
             return Extension(NO_INTEGERS, NO_EDITS, NO_COPIES, NO_BLOCKS)
+        pool = self._pool
         batch = self._tables.names.resolve(names)
-        extension = extend(self._tables, self._pool, batch, amounts, self._operations + 1)
+        extension = extend(self._tables, pool, batch, amounts, self._operations + 1)
         self._operations += 1
         if self._journal is not None:
             copies = [array.tolist() for array in extension.copies]
             self._journal.extend(batch.names, amounts, extension.blocks.tolist(), list(zip(*copies, strict=True)))
-        self._conserve()
+        assert pool.held + pool.quarantined == pool.taken, LOST
         return extension
 
     def launch(self, seqs: Integers, counts: int | Integers = 1, stream: int = 0) -> Launch:
@@ -183,14 +179,15 @@ class BlockCache:
         """
         names = arguments.names(seqs)
         amounts = arguments.counts(counts, names.size)
-        stream = integer("a stream", stream, 0, self._launches.streams - 1)
-        tables, launches = self._tables, self._launches
+        tables, pool, launches = self._tables, self._pool, self._launches
+        if stream != 0 or type(stream) is not int:
+            stream = integer("a stream", stream, 0, launches.streams - 1)
         batch = tables.names.resolve(names)
         rows = batch.rows
         starts = tables.launched[rows]
         if names.size:
             planned = tables.allocated[rows] - starts
-            if (amounts if isinstance(amounts, int) else amounts.min()) < 1 or (planned < amounts).any():
+            if (amounts if isinstance(amounts, int) else amounts.min()) < 1 or np.count_nonzero(planned < amounts):
                 raise BadCount("a row must launch at least 1 position and at most those that are planned")
         if len(launches.in_flight) >= launches.limit:
             raise Busy(f"{launches.limit} launches are in flight, the most there may be: retire one first")
@@ -216,10 +213,10 @@ class BlockCache:
         launches.submit(launch, self._operations)
         tables.fences[stream, rows] = launch.id
         for source in copies.sources.tolist():
-            self._pool.launch_copy(source, stream, launch.id)
+            pool.launch_copy(source, stream, launch.id)
         if self._journal is not None:
             self._journal.launch(launch.id, batch.names, amounts, stream, after)
-        self._conserve()
+        assert pool.held + pool.quarantined == pool.taken, LOST
         return launch
 
     def retire(self, launch_id: int) -> Int32Array:
@@ -227,6 +224,7 @@ class BlockCache:
 
         A launch that has left already changes nothing. Refused: `UnknownLaunch`. O(launches that leave + blocks they kept).
         """
+        pool = self._pool
         launch_id = integer("a launch id", launch_id)
         leaving = self._launches.retire(launch_id)
         self._operations += 1
@@ -234,13 +232,13 @@ class BlockCache:
         freed = NO_BLOCKS
         if waiting:
             ids = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
-            freed = self._pool.discharge(ids).astype(np.int32)
+            freed = pool.discharge(ids).astype(np.int32)
         for flight in leaving:
             for row in flight.waiting_rows:
                 self._tables.retire_row(row, self._launches)
         if self._journal is not None:
             self._journal.retire(launch_id, freed.tolist())
-        self._conserve()
+        assert pool.held + pool.quarantined == pool.taken, LOST
         return freed
 
     # ---- views ----------------------------------------------------------------------------------------------------
@@ -282,12 +280,16 @@ class BlockCache:
         return self._launches.in_flight[launch_id].launch
 
     def block_state(self, block: int) -> str:
-        """Return "free", "held", "quarantined", or "reserved" for the null block. O(1)."""
-        block = integer("a block", block, 0, self.blocks)
-        if block == 0:
-            return "reserved"
-        references = int(self._pool.references[block])
-        return "quarantined" if references == QUARANTINED else "held" if references else "free"
+        """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
+        return self._pool.state(integer("a block", block, 0, self.blocks))
+
+    def references(self, block: int) -> int:
+        """Return how many sequences hold a block. O(1)."""
+        return max(0, int(self._pool.references[integer("a block", block, 0, self.blocks)]))
+
+    def row_of(self, seq: int) -> int:
+        """Return which row of the table a sequence has now; copy-on-write may move it. O(1)."""
+        return self._row(seq)
 
     def free_order(self) -> list[int]:
         """Return the free blocks, next to be taken first."""
@@ -347,13 +349,21 @@ class BlockCache:
     def _row(self, seq: SupportsIndex) -> int:
         return self._tables.names.row(integer("a sequence name", seq))
 
+    def _drop(self, row: int) -> Int32Array:
+        """Drop a sequence's edges and its planned copy; return the blocks that are free now."""
+        tables, pool = self._tables, self._pool
+        copy = tables.copies.pop(row, None)
+        touched = blocks_needed(tables.launched.item(row), self.block_size)
+        if copy is not None:  # its target is the last block that launches could have touched, and none has
+            tables.copying[row] = False
+            touched -= 1
+        freed = pool.drop(tables.blocks(row).astype(np.intp), touched, tables.fences[:, row].tolist())
+        if copy is not None:
+            freed = np.concatenate((freed, pool.drop_copy(copy.source)))
+        return freed.astype(np.int32)
+
     def _take_copies(self, rows: IndexArray, names: Int64Array) -> Copies:
         """Take the planned copies of a batch out of the plan, in batch order."""
         places = self._tables.copying[rows].nonzero()[0].tolist()
         self._tables.copying[rows] = False
         return copies_of([(int(names[place]), *self._tables.copies.pop(int(rows[place]))) for place in places])
-
-    def _conserve(self) -> None:
-        """R-OWN-5: every block is counted once. The counters are kept apart, so this can fail."""
-        pool = self._pool
-        assert pool.available + pool.held + pool.quarantined == self.blocks, "R-OWN-5: blocks were lost or made"

@@ -43,7 +43,7 @@ def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation
     length = tables.allocated[rows]
     index, offset = paging.locate(length)
     full = offset == 0
-    if pool.shared_edges and ((pool.references[tables.tail[rows]] > 1) & ~full).any():
+    if pool.shared_edges and np.count_nonzero((pool.references[tables.tail[rows]] > 1) & ~full):
         return None
     growing = full.nonzero()[0]
     blocks, edits = NO_BLOCKS, NO_EDITS
@@ -51,7 +51,7 @@ def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation
         grown_rows, columns = rows[growing], index[growing]
         _refuse_without_space(pool, growing.size, int(columns.max()) + 1)
         tables.make_columns(int(columns.max()) + 1)
-        taken = pool.take(growing.size, operation)
+        taken = pool.take_to_grow(growing.size, operation)
         tables.table[grown_rows, columns] = taken
         tables.tail[grown_rows] = taken
         blocks = taken.astype(np.int32)
@@ -82,7 +82,7 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
     most = int((plan.have + plan.growth).max())
     _refuse_without_space(pool, total, most)
     tables.make_columns(most)
-    taken = pool.take(total, operation).copy()
+    taken = pool.take_to_grow(total, operation).copy()
 
     targets = taken[plan.first[plan.copying]]
     copies = _plan_copies(tables, pool, batch, plan, targets) if plan.copying.size else NO_COPIES

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .block_pool import QUARANTINED, BlockPool
+from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .launches import InFlight, LaunchLog
 
@@ -52,13 +52,12 @@ class Holding(NamedTuple):
 
 def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
     """Tell who holds a block, since when, and why it is not free. O(table entries in use + rows in flight)."""
-    references = int(pool.references[block])
-    state = "held" if references > 0 else "quarantined" if references == QUARANTINED else "free"
+    state = pool.state(block)
     flights = pool.launches.in_flight.values()
     names = tables.names.name_of
     return Holding(
         block,
-        state if block else "reserved",
+        state,
         tuple(_holders(tables, pool, block)) if block else (),
         tuple(flight.launch.id for flight in flights if block and block in blocks_touched(tables, flight)),
         tuple(int(names[row]) for row, copy in tables.copies.items() if copy.source == block),
@@ -69,11 +68,11 @@ def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
 def _holders(tables: BlockTables, pool: BlockPool, block: int) -> Iterator[Holder]:
     """Yield the holders of a block.
 
-    An edge is as old as the block's taking, or as the sequence if that is younger: a fork's child came to a block that was there.
+    An edge is as old as the row's growth by the block, or as the sequence if that is younger: it began with the block.
     """
     for name, row in tables.names.row_of.items():
         for place in np.flatnonzero(tables.blocks(row) == block).tolist():
-            since = max(pool.since(block), int(tables.names.epoch_of[row]))
+            since = max(pool.grown_since(block), int(tables.names.epoch_of[row]))
             earlier = [flight for flight in pool.launches.in_flight.values() if flight.operation < since]
             yield Holder(name, place, since, earlier[-1].launch.id if earlier else None)
 
@@ -94,11 +93,13 @@ def pending_writes(tables: BlockTables, launches: LaunchLog, row: int) -> list[t
     Its own, and those of its ancestors up to the fork.
     """
     epoch = int(tables.names.epoch_of[row])
-    pending = []
+    pending: list[tuple[int, int]] = []
     for launch_id, flight in launches.in_flight.items():
-        lives = [elder.epoch for elder in tables.ancestors.get(row, ()) if launch_id <= elder.until]
-        for place in np.flatnonzero(np.isin(flight.launch.epochs, [epoch, *lives])).tolist():
-            pending.append((launch_id, int(flight.launch.starts[place])))
+        mine = flight.launch.epochs == epoch
+        for elder in tables.ancestors.get(row, ()):
+            if launch_id <= elder.until:
+                mine |= flight.launch.epochs == elder.epoch
+        pending += [(launch_id, start) for start in flight.launch.starts[mine].tolist()]
     return pending
 
 
@@ -141,7 +142,7 @@ def fingerprint(
                 copy and (block[copy.source], block[copy.target], copy.extent),
             )
         )
-    kept = np.flatnonzero(pool.references).tolist()
+    kept = sorted(set(range(1, pool.blocks + 1)) - set(pool.free_ids().tolist()))
     return (
         tuple(block[entry] for entry in pool.free_ids().tolist()),
         tuple(sorted(sequences, key=lambda state: state[0])),

@@ -53,22 +53,21 @@ class Names:
         self._home[name & self._mask] = row
         self._last = None
 
-    def unbind(self, name: int) -> int:
-        """Take the row of a live name away and return it. O(1)."""
-        row = self.row_of.pop(name)
+    def unbind(self, name: int, row: int) -> None:
+        """Take its row away from a live name. O(1)."""
+        del self.row_of[name]
         home = name & self._mask
-        if (
-            self._home[home] == row
-        ):  # else a namesake by collision lives there, and the stale name of the row is never met
+        if self._home.item(home) == row:  # else another name lives there, and the stale name of this row is never met
             self._home[home] = NOBODY
         self._last = None
-        return row
 
     def resolve(self, names: Int64Array) -> Batch:
         """Return the rows of distinct live names; `Duplicate` or `Unknown` otherwise. O(batch)."""
         last = self._last
-        if last is not None and last.names.size == names.size and (last.names == names).all():
+        if last is not None and last.names.size == names.size and not np.count_nonzero(last.names != names):
             return last
+        if names.size == 1:
+            return self._single(names)
         if names.size > self._places.size:
             self._refuse(names)  # more names than rows: one is given twice, or nobody's
         rows = self._home[names & self._mask]
@@ -77,8 +76,8 @@ class Names:
             rows[strangers] = [self.row_of.get(name, NOBODY) for name in names[strangers].tolist()]
         places = self._places[: names.size]
         self._stamp[rows] = places
-        distinct = bool((self._stamp[rows] == places).all())
-        if self._stamp[NOBODY] >= 0 or not distinct:
+        twice = np.count_nonzero(self._stamp[rows] != places)
+        if self._stamp[NOBODY] >= 0 or twice:
             self._stamp[NOBODY] = -1
             self._refuse(names)
         self._last = Batch(
@@ -121,6 +120,19 @@ class Names:
     def home(self, name: int) -> int:
         """Return where a name's row would be guessed: for checks."""
         return name & self._mask
+
+    def _single(self, names: Int64Array) -> Batch:
+        """Resolve a batch of one: a dozen passes over one element would cost more than the dictionary."""
+        name = names.item()
+        row = self.row(name)
+        parts = frozen(np.array((name, row, self.epoch_of.item(row))))
+        rows = parts[1:2]
+        self._last = Batch(parts[:1], rows, frozen(rows.astype(np.int32)), parts[2:])
+        return self._last
+
+    def _keep(self, names: Int64Array, rows: IndexArray) -> Batch:
+        self._last = Batch(frozen(names), frozen(rows), frozen(rows.astype(np.int32)), frozen(self.epoch_of[rows]))
+        return self._last
 
     def _rebuild_homes(self, rows: int) -> None:
         """Lay the homes out anew, four for a row: with names counted up, collisions are then rare."""

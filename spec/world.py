@@ -23,7 +23,6 @@ from .shadow import Shadow, refuse_if_unknown, rows_at_launch
 from .state import Config, Copy, LaunchId, State, initial
 from .views import observe
 
-
 # Which rule is broken where the two observations differ, in the order in which they are compared.
 _JUDGED_BY = {
     "free": "R-OWN-1",
@@ -91,6 +90,11 @@ class LockStep:
         """Return what makes this world one with others: the spec's state, or the manager's hidden state as well."""
         key, naming = canonical(self.state)
         return (key, _hidden(self.manager, naming, self.state)) if pairs else key
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined."""
+        free, waiting = len(self.state.free), len(self.state.quarantine)
+        return free, self.state.config.blocks - free - waiting, waiting
 
     def _compare_rows(self, operation: Execute) -> None:
         """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
@@ -177,6 +181,13 @@ class BlackBox:
         seen = shadow.state._replace(sequences=sequences, launches=launches, memory=memory)
         key, naming = canonical(seen)
         return key, _hidden(self.manager, naming, seen)
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
+        if shown := self.manager.observe():
+            return len(shown.free), len(shown.references), len(shown.quarantined)
+        held = len({block for table in self._block_tables().values() for block in table})
+        return self.shadow.config.blocks - held, held, 0
 
     def _rows(self, launch: LaunchId) -> Any:
         return self.tables[launch] if launch in self.tables else self.manager.rows_read(launch)
