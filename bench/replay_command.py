@@ -73,7 +73,8 @@ def replay_command(
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
-    requests_read = read_trace(trace, requests)
+    with LateProgress("requests read", requests) as progress:
+        requests_read = read_trace(trace, requests, progress.reached)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
     with LateProgress("requests finished", len(requests_read)) as progress:
         report = replay(requests_read, settings, lambda options: ENGINES[engine](options, journal), progress.reached)
