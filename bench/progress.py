@@ -10,16 +10,17 @@ from rich.progress import Progress
 from rich.status import Status
 
 QUIET_S = 2.0
+BETWEEN_S = 0.1
 
 
 class LateProgress:
-    """A bar on stderr for one piece of work of known size; `reached(n)` tells how much is done. Cost: about 0.1 us."""
+    """A bar on stderr for one piece of work; `reached(n)` tells how much is done. Cost: about 0.1 us a call."""
 
-    def __init__(self, description: str, total: int) -> None:
-        """Nothing is shown before two seconds have passed."""
+    def __init__(self, description: str, total: int | None = None) -> None:
+        """Nothing is shown before two seconds have passed; without a total the bar only shows that work goes on."""
         self._description = description
         self._total = total
-        self._show_at_s = time.monotonic() + QUIET_S if sys.stderr.isatty() else float("inf")
+        self._next_s = time.monotonic() + QUIET_S if sys.stderr.isatty() else float("inf")
         self._bar: Progress | None = None
 
     def __enter__(self) -> Self:
@@ -30,10 +31,12 @@ class LateProgress:
             self._bar.stop()
 
     def reached(self, done: int) -> None:
-        """Show that `done` of the total is done."""
+        """Show that `done` of the total is done, a few times a second at most."""
+        now_s = time.monotonic()
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + BETWEEN_S
         if self._bar is None:
-            if time.monotonic() < self._show_at_s:
-                return
             self._bar = Progress(console=Console(stderr=True), transient=True)
             self._bar.add_task(self._description, total=self._total)
             self._bar.start()
