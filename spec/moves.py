@@ -26,7 +26,8 @@ class Scope(NamedTuple):
         """Return the scope as a person would say it."""
         config = self.config
         return (
-            f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} tokens, "
+            f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} "
+            "tokens, "
             f"{config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
         )
 
@@ -76,6 +77,15 @@ def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterato
             yield Submit(rows, stream)
 
 
+def possible(state: State, operation: Operation) -> bool:
+    """Whether the world can do this now: a device keeps its order, and tells of what it has done alone."""
+    if isinstance(operation, Execute):
+        return any(launch.id == operation.launch and ready(state, launch) for launch in state.launches)
+    if isinstance(operation, Retire):
+        return all(launch.executed for launch in state.launches if launch.id == operation.launch)
+    return True
+
+
 def _left(state: State) -> LaunchId:
     """Return a launch that has left already, 0 if there is none: its completion may come a second time."""
     in_flight = {launch.id for launch in state.launches}
@@ -94,7 +104,7 @@ def draw_move(state: State, names: int, random: Random) -> Operation:
     return draw(state, names, random)
 
 
-def _sensible_move(state: State, names: int, random: Random) -> Operation:
+def _sensible_move(state: State, names: int, random: Random) -> Operation:  # noqa: PLR0911  (one return a kind)
     """Draw an operation that may well be done: launches what is planned, retires what is executed, adds new names."""
     live = list(state.sequences)
     kind = random.choices(_KINDS, _SHARES)[0]
