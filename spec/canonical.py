@@ -87,9 +87,7 @@ def _launch(launch: Launch, stream: int, ages: dict[int, int], row: Any, text: A
 
 
 def hidden(manager: Manager, naming: Naming, state: State) -> Hashable:
-    """Return the manager's hidden state with blocks renamed jointly: named ones first, then waiting ones, then free
-    ones.
-    """
+    """Return the manager's hidden state, its blocks renamed with the spec's: named ones, waiting ones, free ones."""
     blocks = dict(naming.blocks)
     waiting = sorted((fence, block) for block, fence in state.quarantine.items() if block not in blocks)
     unseen = range(1, state.config.blocks + 1)  # what a black box hides: told apart by id, which is safe
