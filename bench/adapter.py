@@ -34,6 +34,7 @@ def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., O
 class Implementation(Manager):
     """`pagedkv.impl.cache.BlockCache` behind the drivers' protocol."""
 
+    streams_offered = 8
     cache_class: Callable[..., BlockCache] = BlockCache  # a planted fault is a subclass of it
 
     def __init__(self, config: Config) -> None:

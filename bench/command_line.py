@@ -21,7 +21,9 @@ import sys
 from collections.abc import Sequence
 
 import typer
+from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
 from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
 from pagedkv.bench.options import Invocation
 from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
 from pagedkv.impl.invariants import CorruptState
@@ -48,6 +50,8 @@ def workbench() -> None:
     """Keep the commands commands, even while there is only one of them."""
 
 
+application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
+application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
 
 

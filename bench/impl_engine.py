@@ -8,6 +8,8 @@ from pagedkv.bench.engines import EngineOptions, Holding, Usage
 from pagedkv.bench.traces import Int64Array
 from pagedkv.impl.cache import BlockCache
 
+ROW_HINT_MAX = 1 << 24  # the cache's own limit for what it is told in advance; its rows may grow beyond
+
 
 class ImplEngine:
     """`pagedkv.impl.cache.BlockCache` as an engine."""
@@ -54,7 +56,7 @@ def open_impl_engine(options: EngineOptions, journal: Path | None) -> Iterator[I
         launches_in_flight=options.launches_in_flight,
         journal=journal,
         rows=options.rows,
-        max_blocks_per_row=options.blocks_per_row,
+        max_blocks_per_row=min(options.blocks_per_row, ROW_HINT_MAX),
     ) as cache:
         yield ImplEngine(cache)
         cache.check()

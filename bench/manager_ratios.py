@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-
 from pagedkv.impl.arrays import IndexArray, Int64Array
 from pagedkv.impl.cache import BlockCache
+from rich.console import Console
+from rich.table import Table
 
 BLOCK_SIZE = 16
 CONTEXT = 512  # positions; a batch's lengths are staggered by 0 to B - 1, so that each step one row in B takes a block
@@ -198,7 +197,9 @@ def measure() -> list[Line]:
 def main() -> int:
     """Measure and print; return the exit status."""
     lines = measure()
-    table = Table("case", "floor us", "manager us", "figure", "target", "", title="the manager's speed, medians in turns")
+    table = Table(
+        "case", "floor us", "manager us", "figure", "target", "", title="the manager's speed, medians in turns"
+    )
     for line in lines:
         figure, target = f"{line.figure:.2f}", f"{line.target:g} {line.unit}"
         verdict = "holds" if line.holds else "[red]missed"

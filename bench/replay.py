@@ -66,14 +66,14 @@ def replay(
 ) -> ReplayReport:
     """Replay `trace` and report what the engine did. `on_finished` hears the number of finished requests each step.
 
-    Errors: `BadInput` for a pool beyond 2^26 blocks; `Broken` where the engine contradicts the lengths, refuses what
-    was reserved, stands still, or does not have all blocks free at the end. Cost: proportional to requests and tokens.
+    Errors: `BadInput` for a pool or tables beyond reason; `Broken` where the engine contradicts the lengths, refuses
+    what was reserved, stands still, or has not all blocks free at the end. Cost: proportional to requests and tokens.
     """
     queue, refusals, blocks = enqueue(trace, settings)
     options = EngineOptions(
         blocks=blocks,
         block_size=settings.block_size,
-        rows=max(1, len(queue.name)),
+        rows=max(1, min(len(queue.name), blocks)),
         blocks_per_row=int(queue.need.max(initial=1)),
         launches_in_flight=LAUNCHES_IN_FLIGHT,
     )
@@ -146,6 +146,8 @@ class _Loop:
     def _admit(self) -> slice:
         """Start the waiting requests that fit now, in order; give their positions in the queue."""
         queue, first = self.queue, self.head
+        if first == len(queue.name) or queue.arrival_step[first] > self.now:
+            return slice(first, first)
         arrived = int(np.searchsorted(queue.arrival_step, self.now, side="right"))
         room = self.blocks - self.reserved - self.engine.usage().quarantined
         fitting = int(np.searchsorted(queue.need_before, queue.need_before[first] + room, side="right")) - 1

@@ -13,7 +13,7 @@ from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay import replay
 from pagedkv.bench.replay_queue import BLOCKS_MAX, FinalLength, ReplaySettings
-from pagedkv.bench.result_files import check_output, write_json
+from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.spec_engine import open_spec_engine
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX, read_trace
@@ -70,10 +70,11 @@ def replay_command(
     request is admitted when the pool can hold its final length and that of all that run. Nothing in it is random.
     """
     if journal is not None:
-        check_output(journal, "--journal", keep=[trace])
+        journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
-        check_output(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
-    requests_read = read_trace(trace, requests)
+        json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
+    with LateProgress("requests read", requests) as progress:
+        requests_read = read_trace(trace, requests, progress.reached)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
     with LateProgress("requests finished", len(requests_read)) as progress:
         report = replay(requests_read, settings, lambda options: ENGINES[engine](options, journal), progress.reached)

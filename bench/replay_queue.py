@@ -14,6 +14,7 @@ from pagedkv.bench.traces import Int64Array, Trace
 from pagedkv.impl.refusals import Empty, TooLong
 
 BLOCKS_MAX = 1 << 26  # about 2 GB of tables and lists: beyond it a typing error is likelier than a pool
+TABLE_ENTRIES_MAX = 1 << 30  # block tables are dense: rows times the longest of them, 4 bytes each
 
 
 class FinalLength(StrEnum):
@@ -68,12 +69,6 @@ def enqueue(trace: Trace, settings: ReplaySettings) -> tuple[Queue, tuple[Refusa
     need = -(-final // settings.block_size)
     empty = trace.prompt_tokens == 0
     blocks = settings.blocks or max(1, int(need[~empty].sum()))
-    if blocks > BLOCKS_MAX:
-        raise BadInput(
-            str(trace.path),
-            f"a pool of {blocks:,} blocks, more than {BLOCKS_MAX:,}",
-            "give --blocks, a larger --block-size or fewer --requests",
-        )
     too_long = ~empty & (need > blocks)
     refusals = tuple(
         Refusal(int(request), (Empty if empty[request] else TooLong).__name__)
@@ -81,6 +76,7 @@ def enqueue(trace: Trace, settings: ReplaySettings) -> tuple[Queue, tuple[Refusa
     )
     order = trace.by_arrival()
     order = order[~(empty | too_long)[order]]
+    _check_size(trace, blocks, min(len(order), blocks) * int(need[order].max(initial=0)))
     if settings.step_ms is None:
         arrival_step = np.zeros(len(order), np.int64)
     else:
@@ -91,3 +87,13 @@ def enqueue(trace: Trace, settings: ReplaySettings) -> tuple[Queue, tuple[Refusa
         refusals,
         blocks,
     )
+
+
+def _check_size(trace: Trace, blocks: int, table_entries: int) -> None:
+    """Refuse a replay for which no machine would have the memory, before any is asked for."""
+    remedy = "give --blocks, a larger --block-size or fewer --requests"
+    if blocks > BLOCKS_MAX:
+        raise BadInput(str(trace.path), f"a pool of {blocks:,} blocks, more than {BLOCKS_MAX:,}", remedy)
+    if table_entries > TABLE_ENTRIES_MAX:
+        what = f"block tables of {table_entries:,} entries, more than {TABLE_ENTRIES_MAX:,}"
+        raise BadInput(str(trace.path), what, remedy)

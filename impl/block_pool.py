@@ -23,6 +23,8 @@ done with); giving blocks back at once and ordering the next writer behind the l
 host can't wait on it).
 """
 
+from typing import Self
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -189,16 +191,16 @@ class BlockPool:
         """Return the last operation at which a row grew by this block; a sequence that began later began with it."""
         return int(self.grown_at[block]) + self._operation_base
 
-    def clone(self, launches: LaunchLog) -> "BlockPool":
+    def clone(self, launches: LaunchLog) -> Self:
         """Return an independent copy that waits for the launches of another log."""
-        twin = BlockPool.__new__(BlockPool)
+        twin = object.__new__(type(self))
         twin.blocks, twin.launches, twin.taken = self.blocks, launches, self.taken
         twin.held, twin.quarantined, twin.shared_edges = self.held, self.quarantined, self.shared_edges
         twin.copy_readers, twin.co_holders = self.copy_readers.copy(), self.co_holders.copy()
         twin.fences, twin.grown_at = self.fences.copy(), self.grown_at.copy()
-        twin._stack, twin._ready = self._stack.copy(), self._ready  # noqa: SLF001  (the twin is one of us)
-        twin._fence_base, twin._operation_base = self._fence_base.copy(), self._operation_base  # noqa: SLF001
-        twin._newest_shared_fence = self._newest_shared_fence.copy()  # noqa: SLF001
+        twin._stack, twin._ready = self._stack.copy(), self._ready
+        twin._fence_base, twin._operation_base = self._fence_base.copy(), self._operation_base
+        twin._newest_shared_fence = self._newest_shared_fence.copy()
         return twin
 
     def _make_ready(self, end: int) -> None:

@@ -15,7 +15,7 @@ building rows anew for each step (ten times the cost of edits); a private copy o
 for 2,000 sequences of 512 blocks).
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -165,9 +165,9 @@ class BlockTables:
         """Return which places of a batch have a planned copy."""
         return self.copying[rows].nonzero()[0]
 
-    def clone(self) -> "BlockTables":
+    def clone(self) -> Self:
         """Return an independent copy."""
-        twin = BlockTables.__new__(BlockTables)
+        twin = object.__new__(type(self))
         twin.paging, twin.columns, twin.names = self.paging, self.columns, self.names.clone()
         twin.table, twin.tail = self.table.copy(), self.tail.copy()
         twin.allocated, twin.launched = self.allocated.copy(), self.launched.copy()

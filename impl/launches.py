@@ -16,6 +16,7 @@ Considered: counting unretired readers a block, which is a pass over every block
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from .arguments import shown
 from .arrays import IndexArray, Int32Array, Int64Array
@@ -111,14 +112,14 @@ class LaunchLog:
         self.retired[:] = map(max, self.retired, done.clock)
         return leaving
 
-    def clone(self, table: Int32Array, twin_table: Int32Array) -> "LaunchLog":
+    def clone(self, table: Int32Array, twin_table: Int32Array) -> Self:
         """Return an independent copy whose launches read `twin_table` where these read `table`.
 
         A table that growth has left behind is written by nobody any more, and stays shared.
         """
-        twin = LaunchLog.__new__(LaunchLog)
+        twin = object.__new__(type(self))
         twin.limit, twin.issued, twin.retired = self.limit, self.issued, self.retired.copy()
-        twin._clocks = self._clocks.copy()  # noqa: SLF001  (the twin is one of us)
+        twin._clocks = self._clocks.copy()
         twin.in_flight = {
             launch_id: InFlight(
                 flight.launch._replace(table=twin_table) if flight.launch.table is table else flight.launch,

@@ -14,7 +14,7 @@ Guarantees: `resolve` returns the rows of distinct live sequences or refuses; an
 Considered: sorted names (`searchsorted` is ten times slower); hashing in numpy (no faster than the two gathers).
 """
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -116,13 +116,13 @@ class Names:
         """Return where a name's row is guessed to be."""
         return name & self._mask
 
-    def clone(self) -> "Names":
+    def clone(self) -> Self:
         """Return an independent copy."""
-        twin = Names.__new__(Names)
+        twin = object.__new__(type(self))
         twin.row_of, twin.name_of, twin.epoch_of = self.row_of.copy(), self.name_of.copy(), self.epoch_of.copy()
-        twin._home, twin._mask = self._home.copy(), self._mask  # noqa: SLF001  (the twin is one of us)
-        twin._stamp, twin._last = self._stamp.copy(), self._last  # noqa: SLF001
-        twin._places, twin._device_places = self._places, self._device_places  # noqa: SLF001  (read-only)
+        twin._home, twin._mask = self._home.copy(), self._mask
+        twin._stamp, twin._last = self._stamp.copy(), self._last
+        twin._places, twin._device_places = self._places, self._device_places
         return twin
 
     def _resolve_one(self, names: Int64Array) -> Batch:

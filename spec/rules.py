@@ -12,7 +12,7 @@ file lists them with the operations.
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
@@ -82,12 +82,18 @@ def rule(name: str, *on: type) -> Callable[[Callable[[Step], Lines]], Callable[[
 def check(step: Step) -> None:
     """Check every rule that bears on a step; raise `Broken` with the first that does not hold."""
     if isinstance(step.decided, Refused):
-        relevant = [RULES["R-TXN-1"], RULES["R-CAP-1"]]
+        space = step.decided.reason is Reason.NO_SPACE
+        relevant: tuple[Rule, ...] = (RULES["R-TXN-1"], RULES["R-CAP-1"]) if space else (RULES["R-TXN-1"],)
     else:
-        relevant = [each for each in RULES.values() if each.on is None or type(step.operation) in each.on]
+        relevant = _bearing_on(type(step.operation))
     for each in relevant:
         for line in each.predicate(step):
             raise Broken(each.name, line)
+
+
+@cache
+def _bearing_on(kind: type) -> tuple[Rule, ...]:
+    return tuple(each for each in RULES.values() if each.on is None or kind in each.on)
 
 
 # ---- the rule above the rules -----------------------------------------------------------------------------------

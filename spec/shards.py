@@ -61,8 +61,8 @@ class Shard:
             refused = []
             for operation in all_moves(here.state, self.settings.scope):
                 self.edges += 1
-                if not here.fires(operation):
-                    refused.append(operation)
+                if refusal := here.refusal(operation):
+                    refused.append((operation, refusal))
                     continue
                 try:
                     self._follow(index, here, operation)
@@ -97,17 +97,16 @@ class Shard:
             self.seen.add(digest)
             self.candidates.append((digest, index, operation, there))
 
-    def _try_refusals(self, here: World, operations: list[Operation]) -> tuple[Operation, Broken] | None:
+    def _try_refusals(self, here: World, refusals: list[tuple[Operation, Refused]]) -> tuple[Operation, Broken] | None:
         """Try what is to be refused, all on one clone, and look once: a refusal changes nothing."""
         there = here.clone()
         try:
-            for operation in operations:
-                decided = there.step(operation, look=False)
-                assert isinstance(decided, Refused)
-                self.refused[KINDS[type(operation)], str(decided.reason)] += 1
+            for operation, refusal in refusals:
+                there.step_refused(operation, refusal)
+                self.refused[KINDS[type(operation)], str(refusal.reason)] += 1
             there.look()
         except Broken:
-            for operation in operations:  # one at a time, to know which
+            for operation, _ in refusals:  # one at a time, to know which
                 try:
                     here.clone().step(operation)
                 except Broken as broken:

@@ -21,7 +21,7 @@ class Told(NamedTuple):
     """One step as it is told: what was done, what came of it, how the blocks stood afterwards."""
 
     operation: Operation
-    decided: Outcome | Refused | None  # None: the step that broke a rule
+    offered: Outcome | Refused | None  # what the manager answered; None where it gave no answer
     free: int
     held: int
     quarantined: int
@@ -57,12 +57,12 @@ def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | N
     for operation in trace:
         if not possible(here, operation):
             continue
+        fault = None
         try:
-            decided: Outcome | Refused | None = here.step(operation)
-            fault = None
+            here.step(operation)
         except Broken as broken:
-            decided, fault = None, broken
-        told.append(Told(operation, decided, *here.blocks()))
+            fault = broken
+        told.append(Told(operation, here.offered, *here.blocks()))
         if fault:
             return told, fault
     return told, None

@@ -40,39 +40,49 @@ class LockStep:
     def __init__(self, config: Config, manager: Manager) -> None:
         self.state = initial(config)
         self.manager = manager
+        self.offered: Outcome | Refused | None = None  # the manager's last answer
 
     def clone(self) -> "LockStep":
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
-        twin.state, twin.manager = self.state, self.manager.clone()
+        twin.state, twin.manager, twin.offered = self.state, self.manager.clone(), None
         return twin
 
-    def fires(self, operation: Operation) -> bool:
-        """Whether the spec would do the operation, with some choice."""
+    def refusal(self, operation: Operation) -> Refused | None:
+        """Return the spec's refusal of an operation, None if it would do it, with some choice."""
         try:
             apply(self.state, operation)
-        except Refused:
-            return False
-        return True
+        except Refused as refused:
+            return refused
+        return None
 
-    def step(self, operation: Operation, *, look: bool = True) -> Outcome | Refused:
-        """Take one operation on both sides; `look` compares all that can be observed afterwards."""
-        old = self.state
+    def step(self, operation: Operation) -> Outcome | Refused:
+        """Take one operation on both sides, and compare all that can be observed afterwards."""
+        refusal = self.refusal(operation)
+        if refusal:
+            self.step_refused(operation, refusal)
+            self.look()
+            return refusal
+        self.offered = None
         if isinstance(operation, Execute):
             self._compare_rows(operation)
-            offered: Outcome | Refused = Outcome()
+            self.offered = Outcome()
         else:
-            offered = call(self.manager, operation)
-        try:
-            new, decided = apply(old, operation, offered if isinstance(offered, Outcome) else None)
-        except Refused as refusal:
-            new, decided = old, refusal
-        _same_answer(operation, decided, offered)
+            self.offered = call(self.manager, operation)
+        old, choice = self.state, self.offered
+        new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
+        _same_answer(operation, decided, choice)
         rules.check(rules.Step(old, operation, decided, new))
         self.state = new
-        if look and not isinstance(operation, Execute):  # the host sees nothing of what a device does
+        if not isinstance(operation, Execute):  # the host sees nothing of what a device does
             self.look()
         return decided
+
+    def step_refused(self, operation: Operation, refusal: Refused) -> None:
+        """Ask the manager for what the spec refuses; the caller looks afterwards whether something changed."""
+        self.offered = call(self.manager, operation)
+        _same_answer(operation, refusal, self.offered)
+        rules.check(rules.Step(self.state, operation, refusal, self.state))
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
@@ -115,6 +125,7 @@ class BlackBox:
         self.shadow = Shadow(config, manager.first_block)
         self.manager = manager
         self.tables: dict[LaunchId, list[tuple[int, ...]]] = {}  # handed over at the launch, unless rows are live
+        self.offered: Outcome | Refused | None = None  # the manager's last answer
 
     @property
     def state(self) -> State:
@@ -125,27 +136,30 @@ class BlackBox:
         """Return an independent copy, to branch from."""
         twin = object.__new__(BlackBox)
         twin.shadow, twin.manager, twin.tables = self.shadow.clone(), self.manager.clone(), dict(self.tables)
+        twin.offered = None
         return twin
 
-    def fires(self, operation: Operation) -> bool:
-        """Whether the operation makes sense; whether there is space for it only the manager knows."""
+    def refusal(self, operation: Operation) -> Refused | None:
+        """Return why an operation makes no sense to ask; whether there is space only the manager knows."""
         try:
             self._guard(operation)
-        except Refused:
-            return False
-        return True
+        except Refused as refused:
+            return refused
+        return None
 
-    def step(self, operation: Operation, *, look: bool = True) -> Outcome | Refused:  # noqa: ARG002
+    def step_refused(self, operation: Operation, refusal: Refused) -> None:
+        """Ask nothing: what makes no sense is not put to a stranger's manager."""
+
+    def step(self, operation: Operation) -> Outcome | Refused:
         """Take one operation; a refusal by the manager must have changed no block table."""
-        try:
-            self._guard(operation)
-        except Refused as refusal:
-            return refusal
+        self.offered = self.refusal(operation)
+        if self.offered:
+            return self.offered
         if isinstance(operation, Execute):
             self.shadow.execute(operation.launch, self._rows(operation.launch))
             return Outcome()
         tables = self._block_tables()
-        offered = call(self.manager, operation)
+        offered = self.offered = call(self.manager, operation)
         if isinstance(offered, Refused):
             if self._block_tables() != tables:
                 raise Broken("R-TXN-1", f"{describe(operation)} was refused and block tables changed")

@@ -9,7 +9,7 @@ import pytest
 from pagedkv.bench import progress
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.progress import LateProgress
-from pagedkv.bench.result_files import check_output, write_json
+from pagedkv.bench.result_files import output_file, write_json
 
 
 class _Terminal(io.StringIO):
@@ -62,4 +62,4 @@ def test_a_failed_rename_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
 
 def test_a_name_with_a_null_byte_is_no_file_name(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"--json .*a\\x00b: no usable file name"):
-        check_output(tmp_path / "a\0b", "--json")
+        output_file(tmp_path / "a\0b", "--json")

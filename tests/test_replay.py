@@ -142,6 +142,12 @@ def test_a_pool_beyond_reason_is_refused_before_it_is_made() -> None:
         _replay(_trace([((1 << 31) - 1, 0), (0, 0)]), ReplaySettings(block_size=1))
 
 
+def test_tables_beyond_reason_are_refused_before_they_are_made() -> None:
+    lengths = [(1 << 29, 0)] + [(1, 0)] * 99
+    with pytest.raises(BadInput, match=r"block tables of 3,355,443,200 entries"):
+        _replay(_trace(lengths), ReplaySettings(block_size=16))
+
+
 class _Leaky(PlainEngine):
     def release(self, seq: int) -> None:
         self.tables[seq].pop()

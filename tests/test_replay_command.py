@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -80,13 +81,16 @@ def test_clocked(tmp_path: Path, trace: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "target", "said"),
     [
-        ("--json", ".", "a folder"),
+        ("--json", ".", "no plain file"),
         ("--json", "missing/replay.json", "there is no folder"),
         ("--json", "trace [1].csv", "in use"),
         ("--json", "link.csv", "in use"),
         ("--json", "a\0b", "null byte"),
         ("--json", "long" * 100, "no usable file name"),
-        ("--journal", ".", "a folder"),
+        ("--journal", ".", "no plain file"),
+        ("--json", "pipe", "no plain file"),
+        ("--json", "loop", "no usable file name"),
+        ("--journal", "pipe", "no plain file"),
         ("--journal", "missing/journal.gz", "there is no folder"),
         ("--journal", "trace [1].csv", "in use"),
     ],
@@ -95,7 +99,9 @@ def test_outputs_are_checked_before_the_work(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, trace: Path, option: str, target: str, said: str
 ) -> None:
     monkeypatch.chdir(trace.parent)
-    (trace.parent / "link.csv").symlink_to(trace)
+    Path("link.csv").symlink_to(trace)
+    Path("loop").symlink_to("loop")
+    os.mkfifo("pipe")
     assert run(["replay", trace.name, option, target]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -119,11 +125,12 @@ def test_a_failure_leaves_the_old_result(tmp_path: Path, trace: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["old.json", "trace [1].csv"]
 
 
-def test_a_pipe_is_written_to_and_stays(tmp_path: Path, trace: Path, capsys: Captured) -> None:
-    assert run(["replay", str(trace), "--json", "/dev/stdout"]) == 0
-    capsys.readouterr()
-    assert Path("/dev/stdout").exists()
-    assert list(tmp_path.iterdir()) == [trace]
+def test_a_link_is_followed_and_stays_one(tmp_path: Path, trace: Path) -> None:
+    link, target = tmp_path / "latest.json", tmp_path / "replay.json"
+    link.symlink_to(target)
+    assert run(["replay", str(trace), "--json", str(link)]) == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text(encoding="utf-8"))["finished"] == 3
 
 
 @pytest.mark.parametrize("name", ["journal.jsonl", "journal.jsonl.gz"])
