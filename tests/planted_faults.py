@@ -109,7 +109,7 @@ class EdgeKept(Faulty):
         __slots__ = ()
 
         def plan_copies(self, sources: Any, fences: Any) -> None:
-            np.add.at(self.references, sources, 1)
+            np.add.at(self.co_holders, sources, 1)
             self.shared_edges += sources.size
             super().plan_copies(sources, fences)
 
