@@ -16,7 +16,6 @@ serves both.
 from collections.abc import Iterable, Sequence
 
 from .arithmetic import blocks_needed
-from .manager import Manager
 from .operations import Rows
 from .refusals import Broken, Reason, Refused
 from .state import (
@@ -62,10 +61,11 @@ class Shadow:
             old = self.state.sequences[name]
             new = tuple((old.epoch, position) for position in range(old.allocated, old.allocated + count))
             self._put(name, old._replace(text=old.text + new))
+        batch = {name for name, _ in rows}
         for copy in copies:
             inside = copy.source in self.usable and copy.target in self.usable
-            if not inside or not 0 <= copy.extent <= self.config.block_size:
-                raise Broken("R-COW-3", f"{copy} is not inside usable blocks")
+            if copy.sequence not in batch or not inside or not 0 <= copy.extent <= self.config.block_size:
+                raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no sequence of the batch")
             self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
 
     def fork(self, parent: Name, child: Name) -> None:
@@ -74,6 +74,8 @@ class Shadow:
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
+        if any(not 1 <= edge <= self.state.issued for edge in after):
+            raise Broken("R-LIFE-2", f"an edge to a launch that was never issued: {sorted(after)}")
         parts: list[Computation] = []
         copies: list[Copy] = []
         for name, count in rows:
@@ -176,8 +178,3 @@ def refuse_if_unknown(shadow: Shadow, rows: Rows) -> None:
         raise Refused(Reason.DUPLICATE)
     if any(name not in shadow.state.sequences for name in names):
         raise Refused(Reason.UNKNOWN)
-
-
-def rows_at_launch(manager: Manager, rows: Rows) -> list[tuple[Block, ...]]:
-    """Return copies of the block tables of a batch: what a manager without live rows gives its device."""
-    return [tuple(int(block) for block in manager.block_table(name)) for name, _ in rows]
