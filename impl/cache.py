@@ -35,6 +35,7 @@ from .results import NO_COPIES, NO_EDITS, Added, Copies, Extension, Forked, Laun
 from .views import CacheViews
 
 MOST_BLOCKS = 2**31 - 2  # ids are int32
+MOST_ROWS = 2**24
 MOST_SLOTS = 2**61  # positions and slots are int64, and sums of two stay so
 LOST = "R-OWN-5: held and quarantined blocks are not those that are off the free stack"
 
@@ -68,7 +69,7 @@ class BlockCache(CacheViews):
         block_size = integer("block_size", block_size, 1, MOST_SLOTS // (blocks + 1))
         streams = integer("streams", streams, 1, 1024)
         launches_in_flight = integer("launches_in_flight", launches_in_flight, 1)
-        rows = integer("rows", rows, 1, MOST_BLOCKS) + 1  # row 0 is nobody's
+        rows = integer("rows", rows, 1, MOST_ROWS) + 1  # row 0 is nobody's
         columns = min(integer("max_blocks_per_row", max_blocks_per_row, 1, MOST_BLOCKS), blocks)
         try:
             pool = BlockPool(blocks, LaunchLog(streams, launches_in_flight))

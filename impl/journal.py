@@ -48,6 +48,8 @@ class JournalWriter:
     ) -> None:
         self.path = Path(path)
         self.lines = 0
+        if self.path.is_dir():
+            raise InvalidArgument(f"cannot write a journal to {self.path}: it is a folder; name a file")
         self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
             self._raw = self._temporary.open("wb")
