@@ -17,7 +17,7 @@ batch wide, as in SGLang's pools. Considered: an object a block (a free list of 
 
 import os
 from types import TracebackType
-from typing import Self
+from typing import Self, SupportsIndex
 
 import numpy as np
 
@@ -87,7 +87,7 @@ class BlockCache(CacheViews):
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def add(self, seq: int, tokens: int | Integers, salt: int = 0) -> Added:
+    def add(self, seq: int, tokens: SupportsIndex | Integers, salt: int = 0) -> Added:
         """Start a sequence of `tokens` known tokens (a count, or their ids): a row of ceil(tokens / B) blocks.
 
         `salt` keeps tenants apart where prefixes are shared. Refused: `Duplicate`, `Empty`, `TooLong`, `NoSpace`.
@@ -163,7 +163,7 @@ class BlockCache(CacheViews):
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def extend(self, seqs: Integers, counts: int | Integers = 1) -> Extension:
+    def extend(self, seqs: Integers, counts: SupportsIndex | Integers = 1) -> Extension:
         """Make room for the next positions of a batch, all or nothing; a shared tail is copied before it is written.
 
         `counts` is one number for all rows or one a row. Refused: `Duplicate`, `Unknown`, `BadCount`, `TooLong`,
@@ -183,7 +183,7 @@ class BlockCache(CacheViews):
         assert pool.held + pool.quarantined == pool.taken, LOST
         return extension
 
-    def launch(self, seqs: Integers, counts: int | Integers = 1, stream: int = 0) -> Launch:
+    def launch(self, seqs: Integers, counts: SupportsIndex | Integers = 1, stream: int = 0) -> Launch:
         """Hand a step to the device: planned copies, then `counts` planned positions of each row, reading all before.
 
         An empty batch is a fence: a launch that touches nothing, retired like any other. Refused: `Duplicate`,

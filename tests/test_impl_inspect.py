@@ -169,7 +169,7 @@ def test_the_fingerprint_knows_no_names() -> None:
         order = {launch.id: 1, other.id: 2}
         blocks = {block: block for block in range(9)}
         renamed = {name: place for place, name in enumerate(names)}
-        prints.append(cache.fingerprint(blocks, renamed, lambda launch_id, order=order: order[launch_id]))
+        prints.append(cache.fingerprint(blocks, renamed, order.__getitem__))
     assert prints[0] == prints[1]
     assert hash(prints[0]) == hash(prints[1])
 

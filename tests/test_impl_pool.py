@@ -48,19 +48,18 @@ def random_calls(lots: random.Random, cache: BlockCache) -> tuple[str, list[Any]
     """Draw a call: names of 1 to 6, of whom about half are live."""
     live = cache.sequences()
     batch = lots.sample(live, lots.randint(0, len(live))) if lots.random() < 0.9 else [lots.randint(1, 6), 1]
-    return lots.choice(
-        [
-            ("add", [lots.randint(1, 6), lots.randint(1, 9)]),
-            ("fork", [lots.choice(live or [1]), lots.randint(1, 6)]),
-            ("extend", [batch, 1]),
-            ("extend", [batch, 1]),
-            ("extend", [batch, [lots.randint(1, 4) for _ in batch]]),
-            ("launch", [batch, 1, lots.randint(0, 1)]),
-            ("launch", [[seq for seq in live if cache.lengths(seq).allocated > cache.lengths(seq).launched], 1, 0]),
-            ("retire", [lots.choice([*cache.in_flight(), 1])]),
-            ("release", [lots.randint(1, 6)]),
-        ]
-    )
+    calls: list[tuple[str, list[Any]]] = [
+        ("add", [lots.randint(1, 6), lots.randint(1, 9)]),
+        ("fork", [lots.choice(live or [1]), lots.randint(1, 6)]),
+        ("extend", [batch, 1]),
+        ("extend", [batch, 1]),
+        ("extend", [batch, [lots.randint(1, 4) for _ in batch]]),
+        ("launch", [batch, 1, lots.randint(0, 1)]),
+        ("launch", [[seq for seq in live if cache.lengths(seq).allocated > cache.lengths(seq).launched], 1, 0]),
+        ("retire", [lots.choice([*cache.in_flight(), 1])]),
+        ("release", [lots.randint(1, 6)]),
+    ]
+    return lots.choice(calls)
 
 
 def outcome(cache: BlockCache, call: str, arguments: list[Any]) -> tuple[Any, ...]:
