@@ -205,18 +205,8 @@ class BlockCache(CacheViews):
         tables.launched[rows] = ends
         copies = self._take_copies(rows, batch.names) if tables.copies else NO_COPIES
         launch_id = launches.issued + 1
-        launch = Launch(
-            launch_id,
-            stream,
-            after,
-            batch.device_rows,
-            starts,
-            ends,
-            copies,
-            tables.table,
-            batch.names,
-            batch.epochs,
-        )
+        captured = batch.device_rows, starts, ends, copies, tables.table, batch.names, batch.epochs
+        launch = Launch(launch_id, stream, after, *captured)
         launches.submit(launch, self._operations)
         tables.fences[stream][rows] = launch_id  # a view first: twice as fast as one index in two dimensions
         if copies is not NO_COPIES:
@@ -282,7 +272,7 @@ class BlockCache(CacheViews):
     def _drop(self, row: int) -> Int32Array:
         """Drop a sequence's edges and its planned copy; return the blocks that are free now."""
         tables, pool = self._tables, self._pool
-        copy = tables.copies.pop(row, None)
+        copy = tables.copies.pop(row, None) if tables.copies else None
         touched = blocks_needed(tables.launched.item(row), self.block_size)
         if copy is not None:  # its target is the last block that launches could have touched, and none has
             tables.copying[row] = False
@@ -296,6 +286,10 @@ class BlockCache(CacheViews):
         """Return up to where a launch of so many positions of each row goes, or refuse it with `BadCount`."""
         if not rows.size:
             return starts
+        if rows.size == 1 and isinstance(amounts, int):  # one prompt: integers cost a third of arrays of one
+            end = starts.item() + amounts
+            if amounts >= 1 and end <= self._tables.allocated.item(rows.item()):
+                return np.array((end,))
         least, most = (amounts, amounts) if isinstance(amounts, int) else (int(amounts.min()), int(amounts.max()))
         if least >= 1 and most <= self.blocks * self.block_size:  # what is larger could overflow
             ends: Int64Array = starts + amounts
