@@ -18,7 +18,7 @@ ROUNDS = STEPS - 2  # one step a round, as many as a batch has room for
 def run(benchmark: BenchmarkFixture, group: str, call: Call, rounds: int = ROUNDS, iterations: int = 1) -> None:
     """Measure a call as one row of a group."""
     benchmark.group = group
-    benchmark.pedantic(  # type: ignore[no-untyped-call]  (pytest-benchmark has no types for it)
+    benchmark.pedantic(  # type: ignore[no-untyped-call]  # pytest-benchmark gives it no types
         call, rounds=rounds, iterations=iterations, warmup_rounds=2
     )
 

@@ -24,7 +24,7 @@ import numpy as np
 from . import arguments
 from .arguments import Integers, integer, shown
 from .arithmetic import Paging, blocks_needed
-from .arrays import NO_BLOCKS, NO_SLOTS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_BLOCKS, NO_SLOTS, IndexArray, Int32Array, Int64Array, frozen
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import extend
@@ -205,7 +205,7 @@ class BlockCache(CacheViews):
         tables.launched[rows] = ends
         copies = self._take_copies(rows, batch.names) if tables.copies else NO_COPIES
         launch_id = launches.issued + 1
-        captured = batch.device_rows, starts, ends, copies, tables.table, batch.names, batch.epochs
+        captured = batch.device_rows, frozen(starts), frozen(ends), copies, tables.table, batch.names, batch.epochs
         launch = Launch(launch_id, stream, after, *captured)
         launches.submit(launch, self._operations)
         tables.fences[stream][rows] = launch_id  # a view first: twice as fast as one index in two dimensions

@@ -1,8 +1,11 @@
 """The journal: the exact lines, a digest worked out again here, and a file that is there in full or not at all."""
 
+import errno
 import gzip
 import hashlib
+import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +136,30 @@ def test_a_place_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path, n
     with pytest.raises(InvalidArgument) as refusal:
         opened(tmp_path / name)
     assert "\n" not in str(refusal.value)
+
+
+class FullDisk(io.BytesIO):
+    """A file that can be opened and not be written."""
+
+    def write(self, _: object) -> int:
+        """Fail as a full disk does."""
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_ends_the_journal_and_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pagedkv.impl.journal.BUFFER_BYTES", 100)
+    cache = opened(tmp_path / "run.journal")
+    assert cache._journal is not None
+    cache._journal._file.close()
+    cache._journal._raw = cache._journal._file = FullDisk()
+    with pytest.raises(OSError, match="No space left"):
+        drive(cache)
+    cache.add(77, 1)  # the cache goes on
+    cache.close()
+    cache.check()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_clone_writes_no_journal(tmp_path: Path) -> None:
