@@ -58,16 +58,14 @@ def token_count(tokens: Integers | SupportsIndex) -> int:
 
 
 def _integers(what: str, values: Integers) -> Int64Array:
-    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
-        return cast("Int64Array", values)
-    if isinstance(values, str | bytes) or not isinstance(values, np.ndarray | Sequence):
-        raise InvalidArgument(f"{what} must be a list or an array of integers, not {values!r:.80}")
     try:
-        array = np.asarray(values)
+        array = np.asarray(values)  # of the dtype that holds them all, so that what is no integer shows
     except (ValueError, OverflowError):  # ragged, or beyond every dtype
         raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {values!r:.80}") from None
+    if array.ndim == 1 and array.dtype == np.int64:
+        return cast("Int64Array", array)
     if array.shape == (0,):
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not np.can_cast(array.dtype, np.int64):
-        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {array.dtype} {array.shape}")
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {values!r:.80}")
     return array.astype(np.int64)

@@ -27,7 +27,7 @@ def grown(array: NDArray[Any], capacity: int, axis: int = 0) -> NDArray[Any]:
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array, no longer writeable: for arrays that several results share."""
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 

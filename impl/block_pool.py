@@ -50,7 +50,7 @@ class BlockPool:
         self.blocks = blocks
         self.launches = launches
         self.stack = np.arange(1, blocks + 1, dtype=np.intp)  # from `taken` on: the free blocks, next to be taken first
-        self.references = np.zeros(blocks + 1, np.int32)  # holders; 0 is free, QUARANTINED is neither
+        self.references = np.ones(blocks + 1, np.int32)  # holders: of a free block the pool itself; or QUARANTINED
         self.fences = np.zeros((launches.streams, blocks + 1), np.int32)  # valid for blocks whose edge was dropped
         self.grown_at = np.zeros(blocks + 1, np.int32)
         self.held = 0
@@ -76,7 +76,6 @@ class BlockPool:
         ids = self.stack[self.taken : self.taken + count]
         self.taken += count
         self.held += count
-        self.references[ids] = 1
         return ids
 
     def take_to_grow(self, count: int, operation: int) -> IndexArray:
@@ -90,18 +89,12 @@ class BlockPool:
         self.references[ids] += 1
         self.shared_edges += ids.size
 
-    @property
-    def simple(self) -> bool:
-        """Whether every held block has one holder and no planned copy reads one: then no edge needs a look at its block."""
-        return not self.shared_edges and not self.copy_readers
-
     def give_back(self, ids: IndexArray | Int32Array) -> None:
-        """Free blocks that only the caller held and no launch in flight has touched, where all is `simple`. O(ids).
-
-        They are the next to be taken, in this order.
-        """
+        """Free blocks that had one holder, and that nothing may touch: they are the next to be taken, in this order. O(ids)."""
+        top = self.taken
+        self.taken = rest = top - ids.size
         self.held -= ids.size
-        self._free(ids)
+        self.stack[rest:top] = ids
 
     def drop(self, ids: IndexArray, touched: int, fences: list[int]) -> IndexArray:
         """Drop one holder's edges and return the blocks that are free now. O(ids x streams).
@@ -109,18 +102,18 @@ class BlockPool:
         `ids` is the holder's row; launches up to `fences`, one a stream, may have touched the first `touched` of it.
         """
         pending = self.launches.pending(fences)
-        if self.simple and not self.launches.pending(self._newest_shared_fence):
+        simple = not self.shared_edges and not self.copy_readers
+        if simple and not self.launches.pending(self._newest_shared_fence):
             if pending:
-                self.held -= touched
                 self._quarantine_row(ids[:touched], fences)
+                if touched == ids.size:
+                    return NO_IDS
                 ids = ids[touched:]
             self.give_back(ids)
             return ids
         if pending and touched:
             self._merge(ids[:touched], np.array(fences, np.int64)[:, None])
-        free = self._settle(self._orphans(ids))
-        self._free(free)
-        return free
+        return self._free_or_wait(self._orphans(ids))
 
     def plan_copies(self, sources: IndexArray, fences: Int64Array) -> None:
         """Turn holders of these blocks into readers: a source may stand several times, and keeps a holder.
@@ -149,9 +142,16 @@ class BlockPool:
     def discharge(self, ids: IndexArray) -> IndexArray:
         """Take blocks whose launch has left out of quarantine, as far as nothing else keeps them. O(ids x streams)."""
         self.quarantined -= ids.size
-        free = self._settle(ids)
-        self._free(free)
-        return free
+        self.held += ids.size  # for as long as it takes to settle them
+        return self._free_or_wait(ids)
+
+    def state(self, block: int) -> str:
+        """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
+        if block == 0:
+            return "reserved"
+        if self.references[block] == QUARANTINED:
+            return "quarantined"
+        return "free" if np.count_nonzero(self.free_ids() == block) else "held"
 
     def fences_of(self, block: int) -> list[int]:
         """Return for each stream the newest launch in flight up to which a block is fenced, 0 where none."""
@@ -164,7 +164,7 @@ class BlockPool:
 
     def clone(self, launches: LaunchLog) -> "BlockPool":
         """Return an independent copy that waits for the launches of another log."""
-        twin = BlockPool.__new__(BlockPool)
+        twin = type(self).__new__(type(self))
         twin.blocks, twin.launches = self.blocks, launches
         twin.stack, twin.taken = self.stack.copy(), self.taken
         twin.references, twin.fences, twin.grown_at = self.references.copy(), self.fences.copy(), self.grown_at.copy()
@@ -174,13 +174,6 @@ class BlockPool:
         twin._fence_base, twin._operation_base = self._fence_base.copy(), self._operation_base
         return twin
 
-    def _free(self, ids: IndexArray | Int32Array) -> None:
-        """Put blocks on the free stack."""
-        self.taken -= ids.size
-        freed = self.stack[self.taken : self.taken + ids.size]
-        freed[:] = ids
-        self.references[freed] = 0
-
     def _orphans(self, ids: IndexArray) -> IndexArray:
         """Drop one edge to each block; return those that nobody holds and no planned copy reads."""
         self.references[ids] -= 1
@@ -188,11 +181,9 @@ class BlockPool:
         assert ids.size == 0 or left.min() >= 0, "R-OWN-3: an edge was dropped that nobody held"
         orphans: IndexArray = ids[left == 0]
         self.shared_edges -= ids.size - orphans.size
-        self.held -= orphans.size
         if self.copy_readers:
             parked = np.array([block in self.copy_readers for block in orphans.tolist()], bool)
-            self.references[orphans[parked]] = QUARANTINED
-            self.quarantined += int(parked.sum())
+            self._quarantine(orphans[parked])
             orphans = orphans[~parked]
         return orphans
 
@@ -208,7 +199,8 @@ class BlockPool:
         """Raise the fences of blocks to at least `fences`, [streams, 1 or ids]. An id may stand several times."""
         for stream, newest in enumerate(fences.max(axis=1).tolist()):
             if newest > self.launches.retired[stream]:
-                self._make_room(stream, newest)
+                if newest - self._fence_base[stream] > LARGEST_FENCE:
+                    self._move_base(stream)
                 relative = np.maximum(fences[stream] - self._fence_base[stream], 0)
                 np.maximum.at(self.fences[stream], ids, relative.astype(np.int32))
                 self._newest_shared_fence[stream] = max(self._newest_shared_fence[stream], newest)
@@ -218,36 +210,43 @@ class BlockPool:
         first = 0
         for stream, fence in enumerate(fences):
             if fence > self.launches.retired[stream]:
-                self._make_room(stream, fence)
-                self.fences[stream, ids] = fence - self._fence_base[stream]
+                if fence - self._fence_base[stream] > LARGEST_FENCE:
+                    self._move_base(stream)
+                self.fences[stream][ids] = fence - self._fence_base[stream]
                 first = first or fence
         self._wait_for(first, ids)
 
-    def _settle(self, ids: IndexArray) -> IndexArray:
-        """Let each block without holder wait for the first launch in flight among its fences; return the others."""
+    def _free_or_wait(self, ids: IndexArray) -> IndexArray:
+        """Let each block without holder wait for the first launch in flight among its fences; free the others."""
         for stream, retired in enumerate(self.launches.retired):
             if not ids.size or not self.launches.busy(stream):
                 continue
-            fences = self.fences[stream, ids]
+            fences = self.fences[stream][ids]
             late = fences > retired - self._fence_base[stream]
-            for fence in np.unique(fences[late]).tolist():
-                self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
-            ids = ids[~late]
+            if np.count_nonzero(late):
+                for fence in np.unique(fences[late]).tolist():
+                    self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
+                ids = ids[~late]
+        self.references[ids] = 1
+        self.give_back(ids)
         return ids
 
     def _wait_for(self, launch: int, ids: IndexArray) -> None:
         """Quarantine blocks until a launch in flight has retired."""
-        self.references[ids] = QUARANTINED
-        self.quarantined += ids.size
+        self._quarantine(ids)
         self.launches.in_flight[launch].waiting_blocks.append(ids)
 
-    def _make_room(self, stream: int, newest: int) -> None:
-        """Move the base of a stream's fences up to what has retired, where `newest` would not fit: rarely, O(blocks)."""
-        base = self._fence_base[stream]
-        if newest - base > LARGEST_FENCE:
-            self._fence_base[stream] = self.launches.retired[stream]
-            moved = self.fences[stream].astype(np.int64) - (self._fence_base[stream] - base)
-            self.fences[stream] = np.maximum(moved, 0)
+    def _quarantine(self, ids: IndexArray) -> None:
+        """Mark blocks without holder as quarantined."""
+        self.references[ids] = QUARANTINED
+        self.quarantined += ids.size
+        self.held -= ids.size
+
+    def _move_base(self, stream: int) -> None:
+        """Move the base of a stream's fences up to what has retired: once in two billion launches, O(blocks)."""
+        distance = self.launches.retired[stream] - self._fence_base[stream]
+        self._fence_base[stream] += distance
+        self.fences[stream] = np.maximum(self.fences[stream].astype(np.int64) - distance, 0)
 
     def _relative_operation(self, operation: int) -> int:
         """Return an operation's number relative to a base that moves up by half when it would not fit."""

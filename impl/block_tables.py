@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arithmetic import Paging
+from .arithmetic import Paging, blocks_needed
 from .arrays import Int32Array, grown
 from .launches import LaunchLog
 from .names import NOBODY, Names
@@ -45,6 +45,7 @@ class BlockTables:
         "allocated",
         "ancestors",
         "born_after",
+        "columns",
         "copies",
         "copying",
         "fences",
@@ -57,39 +58,43 @@ class BlockTables:
 
     def __init__(self, paging: Paging, streams: int, rows: int, max_blocks: int) -> None:
         self.paging = paging
+        self.columns = max_blocks
         self.table = np.zeros((rows, max_blocks), np.int32)
         self.names = Names(rows)
         self.allocated = np.zeros(rows, np.int64)  # positions the row has room for
         self.launched = np.zeros(rows, np.int64)  # positions some launch has written or will write
         self.tail = np.zeros(rows, np.intp)  # the last block of the row
-        self.born_after = np.zeros(rows, np.int64)  # the newest launch when the row came into use: it reads no such row
+        self.born_after = np.zeros(
+            rows, np.int64
+        )  # launches up to this one, though they fence the sequence, don't read this row
         self.fences = np.zeros((streams, rows), np.int64)  # the newest launch that may touch the sequence's blocks
         self.copying = np.zeros(rows, bool)  # whether a copy is planned
         self.copies: dict[int, PlannedCopy] = {}  # row -> its planned copy; there is never more than one
         self.ancestors: dict[int, tuple[Ancestor, ...]] = {}  # row -> whose launches in flight write its positions, too
         self._free_rows = list(range(rows - 1, NOBODY, -1))
 
-    def begin(self, name: int, epoch: int, positions: int, blocks: Int32Array, newest_launch: int) -> int:
+    def begin(self, name: int, epoch: int, positions: int, blocks: Int32Array) -> int:
         """Give a new sequence a row with these blocks; nothing is launched yet. Return the row. O(blocks).
 
         What an earlier sequence has left in the row's fences has retired, and means nothing any more.
         """
-        row = self._free_row()
-        if blocks.size > self.table.shape[1]:
-            self.make_columns(blocks.size)
-        self.table[row, : blocks.size] = blocks
+        row = self._free_rows.pop() if self._free_rows else self._new_row()
+        count = blocks.size
+        if count > self.columns:
+            self.make_columns(count)
+        self.table[row, :count] = blocks
         self.allocated[row] = positions
         self.launched[row] = 0
         self.tail[row] = blocks[-1]
-        self.born_after[row] = newest_launch
         self.names.bind(name, row, epoch)
         return row
 
     def fork(self, parent: int, name: int, epoch: int, launches: LaunchLog) -> int:
         """Give a new sequence a row like its parent's; it inherits the parent's fences. Return the row. O(blocks)."""
         positions = int(self.allocated[parent])
-        row = self.begin(name, epoch, positions, self.blocks(parent), launches.issued)
+        row = self.begin(name, epoch, positions, self.blocks(parent))
         self.launched[row] = positions
+        self.born_after[row] = launches.issued
         self.fences[:, row] = self.fences[:, parent]
         if launches.pending(self.fences[:, parent].tolist()):
             older = tuple(elder for elder in self.ancestors.get(parent, ()) if elder.until >= launches.oldest)
@@ -106,7 +111,9 @@ class BlockTables:
     def end_at_once(self, name: int, row: int) -> Int32Array:
         """Take a live sequence's row away where no launch is in flight; return the blocks that it had. O(blocks)."""
         self.names.unbind(name, row)
-        entries = self.table[row, : self.paging.blocks_needed(self.allocated.item(row))]
+        if self.ancestors:
+            self.ancestors.pop(row, None)
+        entries = self.blocks(row)
         blocks = entries.copy()
         entries.fill(0)
         self._free_rows.append(row)
@@ -116,10 +123,9 @@ class BlockTables:
         """Move a live sequence to a fresh row, since launches in flight read the present one. O(blocks)."""
         old = self.names.row_of[name]
         self.names.unbind(name, old)
-        row = self.begin(
-            name, int(self.names.epoch_of[old]), int(self.allocated[old]), self.blocks(old), launches.issued
-        )
+        row = self.begin(name, int(self.names.epoch_of[old]), int(self.allocated[old]), self.blocks(old))
         self.launched[row] = self.launched[old]
+        self.born_after[row] = launches.issued
         self.fences[:, row] = self.fences[:, old]
         if old in self.ancestors:
             self.ancestors[row] = self.ancestors.pop(old)
@@ -136,16 +142,12 @@ class BlockTables:
         if reader:
             launches.in_flight[reader].waiting_rows.append(row)
         else:
-            self.table[row, : self.block_count(row)] = 0
+            self.blocks(row).fill(0)
             self._free_rows.append(row)
-
-    def block_count(self, row: int) -> int:
-        """Return how many blocks a row has."""
-        return self.paging.blocks_needed(self.allocated.item(row))
 
     def blocks(self, row: int) -> Int32Array:
         """Return a row's blocks. A view."""
-        return self.table[row, : self.block_count(row)]
+        return self.table[row, : blocks_needed(self.allocated.item(row), self.paging.block_size)]
 
     def free_rows(self) -> list[int]:
         """Return the rows that nobody has and no launch reads, next to be used last."""
@@ -153,16 +155,18 @@ class BlockTables:
 
     def make_columns(self, blocks: int) -> None:
         """Make room for rows of this many blocks. Launches in flight keep the old table."""
-        if blocks > self.table.shape[1]:
-            self.table = grown(self.table, max(blocks, 2 * self.table.shape[1]), axis=1)
+        if blocks > self.columns:
+            self.columns = max(blocks, 2 * self.columns)
+            self.table = grown(self.table, self.columns, axis=1)
 
     def clone(self) -> "BlockTables":
         """Return an independent copy."""
-        twin = BlockTables.__new__(BlockTables)
+        twin = type(self).__new__(type(self))
         twin.paging, twin.table, twin.names = self.paging, self.table.copy(), self.names.clone()
         twin.allocated, twin.launched, twin.tail = self.allocated.copy(), self.launched.copy(), self.tail.copy()
         twin.born_after, twin.fences = self.born_after.copy(), self.fences.copy()
         twin.copying, twin.copies = self.copying.copy(), self.copies.copy()
+        twin.columns = self.columns
         twin.ancestors, twin._free_rows = self.ancestors.copy(), self._free_rows.copy()
         return twin
 
@@ -170,19 +174,19 @@ class BlockTables:
         """Return the newest launch of the first stream that may still read a row, 0 if none may."""
         if not launches.in_flight:
             return 0
-        born = self.born_after.item(row)
-        for fence, retired in zip(self.fences[:, row].tolist(), launches.retired, strict=True):
-            if fence > retired and fence > born:
-                return int(fence)
+        own = self.born_after.item(row)
+        for stream, retired in enumerate(launches.retired):
+            fence: int = self.fences.item(stream, row)
+            if fence > retired and fence > own:
+                return fence
         return 0
 
-    def _free_row(self) -> int:
-        """Return a cleared row. Where none is left the rows are doubled."""
-        if not self._free_rows:
-            rows = self.allocated.size
-            self._free_rows = list(range(2 * rows - 1, rows - 1, -1))
-            for field in ("table", "allocated", "launched", "tail", "born_after", "copying"):
-                setattr(self, field, grown(getattr(self, field), 2 * rows))
-            self.fences = grown(self.fences, 2 * rows, axis=1)
-            self.names.grow(2 * rows)
+    def _new_row(self) -> int:
+        """Return a fresh row where none is free: the rows are doubled. O(table), O(1) a row over time."""
+        rows = self.allocated.size
+        self._free_rows = list(range(2 * rows - 1, rows - 1, -1))
+        for field in ("table", "allocated", "launched", "tail", "born_after", "copying"):
+            setattr(self, field, grown(getattr(self, field), 2 * rows))
+        self.fences = grown(self.fences, 2 * rows, axis=1)
+        self.names.grow(2 * rows)
         return self._free_rows.pop()

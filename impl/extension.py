@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import NO_BLOCKS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_BLOCKS, IndexArray, Int64Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables, PlannedCopy
 from .names import Batch
@@ -43,7 +43,7 @@ def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation
     length = tables.allocated[rows]
     index, offset = paging.locate(length)
     full = offset == 0
-    if pool.shared_edges and ((pool.references[tables.tail[rows]] > 1) & ~full).any():
+    if pool.shared_edges and np.count_nonzero((pool.references[tables.tail[rows]] > 1) & ~full):
         return None
     growing = full.nonzero()[0]
     blocks, edits = NO_BLOCKS, NO_EDITS

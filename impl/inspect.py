@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .block_pool import QUARANTINED, BlockPool
+from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .launches import InFlight, LaunchLog
 
@@ -52,13 +52,12 @@ class Holding(NamedTuple):
 
 def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
     """Tell who holds a block, since when, and why it is not free. O(table entries in use + rows in flight)."""
-    references = int(pool.references[block])
-    state = "held" if references > 0 else "quarantined" if references == QUARANTINED else "free"
+    state = pool.state(block)
     flights = pool.launches.in_flight.values()
     names = tables.names.name_of
     return Holding(
         block,
-        state if block else "reserved",
+        state,
         tuple(_holders(tables, pool, block)) if block else (),
         tuple(flight.launch.id for flight in flights if block and block in blocks_touched(tables, flight)),
         tuple(int(names[row]) for row, copy in tables.copies.items() if copy.source == block),
@@ -143,7 +142,7 @@ def fingerprint(
                 copy and (block[copy.source], block[copy.target], copy.extent),
             )
         )
-    kept = np.flatnonzero(pool.references).tolist()
+    kept = sorted(set(range(1, pool.blocks + 1)) - set(pool.free_ids().tolist()))
     return (
         tuple(block[entry] for entry in pool.free_ids().tolist()),
         tuple(sorted(sequences, key=lambda state: state[0])),

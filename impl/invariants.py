@@ -40,36 +40,36 @@ def check(tables: BlockTables, pool: BlockPool) -> None:
 
 def _check_states(pool: BlockPool) -> None:
     free = pool.free_ids()
+    references = pool.references
     # A free block is on the stack once, and the null block never.
     _must(np.unique(free).size == free.size, "R-OWN-1: a block is on the free stack twice")
     _must(bool(((free >= 1) & (free <= pool.blocks)).all()), "R-OWN-1: the free stack has an id that is no block")
-    # The stack and the reference counts agree on which blocks are free.
-    _must(not pool.references[free].any(), "R-OWN-1: a block on the free stack is held or quarantined")
+    # A free block, and the null block, have one holder: the pool.
+    _must(bool((references[free] == 1).all()), "R-OWN-1: a block on the free stack is held or quarantined")
+    _must(references[0] == 1, "R-OWN-1: the null block is held or quarantined")
+    # The counters are those of a walk: what is neither free nor quarantined is held.
+    quarantined = int((references == QUARANTINED).sum())
     _must(
-        int((pool.references[1:] == 0).sum()) == free.size,
-        "R-OWN-1: a block that nothing keeps is not on the free stack",
+        pool.quarantined == quarantined,
+        f"R-OWN-5: {quarantined} blocks are quarantined, {pool.quarantined} are counted",
     )
-    _must(pool.references[0] == 0, "R-OWN-1: the null block is held or quarantined")
-    # The counters are those of a walk.
-    _must(pool.held == int((pool.references > 0).sum()), "R-OWN-5: the count of held blocks is wrong")
-    _must(
-        pool.quarantined == int((pool.references == QUARANTINED).sum()),
-        "R-OWN-5: the count of quarantined blocks is wrong",
-    )
-    _must(
-        pool.available + pool.held + pool.quarantined == pool.blocks, "R-OWN-5: the states do not add up to all blocks"
-    )
+    held = pool.blocks - free.size - quarantined
+    _must(pool.held == held, f"R-OWN-5: {held} blocks are held and {pool.held} are counted")
 
 
 def _check_holders(tables: BlockTables, pool: BlockPool) -> None:
     holders: Counter[int] = Counter()
     for row in tables.names.row_of.values():
         holders.update(set(tables.blocks(row).tolist()))
-    counted = np.zeros_like(pool.references)
+    counted = np.ones_like(pool.references)
     counted[list(holders.keys())] = list(holders.values())
-    # A block has as many references as rows name it.
-    wrong = np.flatnonzero(np.maximum(pool.references, 0) != counted)
+    # A block has as many references as rows name it, one where it is free, none where it is quarantined.
+    wrong = np.flatnonzero((pool.references != counted) & (pool.references != QUARANTINED))
     _must(not wrong.size, f"R-OWN-2: blocks {wrong.tolist()[:5]} have another count of references than holders")
+    free = set(pool.free_ids().tolist())
+    _must(not free & holders.keys(), "R-OWN-1: a free block stands in a row")
+    # So what is held is what rows name: no block is lost (R-OWN-4).
+    _must(len(holders) == pool.held, f"R-OWN-4: {pool.held} blocks are held, and rows name {len(holders)}")
     # Edges beyond a block's first are counted, since 0 of them is what lets a step skip copy-on-write.
     shared = sum(count - 1 for count in holders.values())
     _must(pool.shared_edges == shared, f"R-OWN-5: {shared} edges are shared and {pool.shared_edges} are counted")
@@ -139,6 +139,7 @@ def _check_plan(tables: BlockTables, pool: BlockPool) -> None:
     _must(
         sorted(tables.copies) == np.flatnonzero(tables.copying).tolist(), "R-LIFE-8: the rows that copy are not marked"
     )
+    free = set(pool.free_ids().tolist())
     for row, copy in tables.copies.items():
         index, extent = tables.paging.locate(int(tables.launched[row]))
         # A planned copy fills the block in which its sequence writes on, up to where it writes on.
@@ -148,7 +149,7 @@ def _check_plan(tables: BlockTables, pool: BlockPool) -> None:
             f"R-COW-3: {copy} does not fit its row",
         )
         _must(pool.references[copy.target] == 1, f"R-COW-1: the target of {copy} has not one holder")
-        _must(pool.references[copy.source] != 0, f"R-LIFE-8: the source of {copy} is free")
+        _must(copy.source not in free, f"R-LIFE-8: the source of {copy} is free")
 
 
 def _check_launches(pool: BlockPool) -> None:
@@ -172,9 +173,10 @@ def _check_lifetimes(tables: BlockTables, pool: BlockPool) -> None:
     for flight in pool.launches.in_flight.values():
         for block in blocks_touched(tables, flight):
             readers.setdefault(block, []).append(flight.launch.id)
+    free = set(pool.free_ids().tolist())
     # What the device may still touch is not free, and what waits waits long enough.
     for block, launch_ids in readers.items():
-        _must(pool.references[block] != 0, f"R-LIFE-1: block {block} is free and launch {launch_ids[0]} may touch it")
+        _must(block not in free, f"R-LIFE-1: block {block} is free and launch {launch_ids[0]} may touch it")
         if pool.references[block] == QUARANTINED:
             for launch_id in launch_ids:
                 stream = pool.launches.in_flight[launch_id].launch.stream

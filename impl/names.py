@@ -34,14 +34,15 @@ class Batch(NamedTuple):
 class Names:
     """Which sequence has which row. Rows are numbered by the caller of `bind`."""
 
-    __slots__ = ("_home", "_last", "_mask", "_places", "_stamp", "epoch_of", "name_of", "row_of")
+    __slots__ = ("_device_places", "_home", "_last", "_mask", "_places", "_stamp", "epoch_of", "name_of", "row_of")
 
     def __init__(self, rows: int) -> None:
         self.row_of: dict[int, int] = {}
         self.name_of = np.zeros(rows, np.int64)
         self.epoch_of = np.zeros(rows, np.int64)
         self._stamp = np.full(rows, -1, np.int64)
-        self._places = np.arange(rows)
+        self._places = frozen(np.arange(rows))
+        self._device_places = frozen(np.arange(rows, dtype=np.int32))
         self._last: Batch | None = None
         self._rebuild_homes(rows)
 
@@ -57,17 +58,17 @@ class Names:
         """Take its row away from a live name. O(1)."""
         del self.row_of[name]
         home = name & self._mask
-        if self._home[home] == row:  # else another name lives there, and the stale name of this row is never met
+        if self._home.item(home) == row:  # else another name lives there, and the stale name of this row is never met
             self._home[home] = NOBODY
         self._last = None
 
     def resolve(self, names: Int64Array) -> Batch:
         """Return the rows of distinct live names; `Duplicate` or `Unknown` otherwise. O(batch)."""
         last = self._last
-        if last is not None and last.names.size == names.size and (last.names == names).all():
+        if last is not None and last.names.size == names.size and not np.count_nonzero(last.names != names):
             return last
         if names.size == 1:
-            return self._single(names)
+            return self._resolve_one(names)
         if names.size > self._places.size:
             self._refuse(names)  # more names than rows: one is given twice, or nobody's
         rows = self._home[names & self._mask]
@@ -76,8 +77,8 @@ class Names:
             rows[strangers] = [self.row_of.get(name, NOBODY) for name in names[strangers].tolist()]
         places = self._places[: names.size]
         self._stamp[rows] = places
-        distinct = bool((self._stamp[rows] == places).all())
-        if self._stamp[NOBODY] >= 0 or not distinct:
+        twice = np.count_nonzero(self._stamp[rows] != places)
+        if self._stamp[NOBODY] >= 0 or twice:
             self._stamp[NOBODY] = -1
             self._refuse(names)
         self._last = Batch(
@@ -97,7 +98,8 @@ class Names:
         self.name_of = grown(self.name_of, rows)
         self.epoch_of = grown(self.epoch_of, rows)
         self._stamp = np.full(rows, -1, np.int64)
-        self._places = np.arange(rows)
+        self._places = frozen(np.arange(rows))
+        self._device_places = frozen(np.arange(rows, dtype=np.int32))
         self._rebuild_homes(rows)
 
     def clone(self) -> "Names":
@@ -107,7 +109,7 @@ class Names:
         twin.name_of = self.name_of.copy()
         twin.epoch_of = self.epoch_of.copy()
         twin._stamp = self._stamp.copy()
-        twin._places = self._places
+        twin._places, twin._device_places = self._places, self._device_places
         twin._home, twin._mask = self._home.copy(), self._mask
         twin._last = self._last
         return twin
@@ -121,13 +123,13 @@ class Names:
         """Return where a name's row would be guessed: for checks."""
         return name & self._mask
 
-    def _single(self, names: Int64Array) -> Batch:
-        """Resolve a batch of one: a dozen passes over one element would cost more than the dictionary."""
-        rows = np.array((self.row(names.item()),), np.intp)
-        return self._keep(names.copy(), rows)
-
-    def _keep(self, names: Int64Array, rows: IndexArray) -> Batch:
-        self._last = Batch(frozen(names), frozen(rows), frozen(rows.astype(np.int32)), frozen(self.epoch_of[rows]))
+    def _resolve_one(self, names: Int64Array) -> Batch:
+        """Resolve a batch of one, for which a dozen passes would cost more than the dictionary."""
+        row = self.row_of.get(names.item(), NOBODY)
+        if row == NOBODY:
+            self._refuse(names)
+        rows = self._places[row : row + 1]
+        self._last = Batch(frozen(names.copy()), rows, self._device_places[row : row + 1], frozen(self.epoch_of[rows]))
         return self._last
 
     def _rebuild_homes(self, rows: int) -> None:
