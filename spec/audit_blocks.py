@@ -43,7 +43,7 @@ class Blocks:
         self.holders: dict[Block, int] = {}  # how many sequences hold it
         self.shared = 0  # edges beyond the first of each block
         self.quarantine: dict[Block, Wait] = {}
-        self.readers: Counter[Block] = Counter()  # planned copies that will read it
+        self.readers: dict[Block, int] = {}  # how many planned copies will read it
         self.left_behind: dict[Block, Clock] = {}  # launches of former holders, and of copies
         self._due: deque[Wait] = deque()  # in order of `submitted`
 
@@ -75,7 +75,7 @@ class Blocks:
         """Turn one of several holders of a block into a reader of it."""
         self.holders[source] -= 1
         self.shared -= 1
-        self.readers[source] += 1
+        self.readers[source] = self.readers.get(source, 0) + 1
         self._leave_behind(source, user)
 
     def launch_copy(self, source: Block, launch: LaunchId) -> None:
@@ -131,7 +131,8 @@ class Blocks:
 
     def clone(self, launches: Launches) -> "Blocks":
         """Return an independent copy beside a copy of the launches."""
-        twin = Blocks(self.count, launches)
+        twin = object.__new__(Blocks)
+        twin.count, twin.launches = self.count, launches
         twin.holders, twin.shared, twin.quarantine = self.holders.copy(), self.shared, self.quarantine.copy()
         twin.readers, twin._due = self.readers.copy(), self._due.copy()
         twin.left_behind = {block: clock.copy() for block, clock in self.left_behind.items()}
