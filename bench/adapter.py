@@ -1,7 +1,8 @@
 """Our own implementation as the drivers see it.
 
-The only place where spec and implementation meet in a manager: arguments are turned into arrays, results into the spec's words, refusals
-into the spec's reasons (by name: neither side imports the other). It adds nothing and hides nothing.
+The only place where spec and implementation meet in a manager: arguments are turned into arrays, results into the
+spec's words, refusals into the spec's reasons (by name: neither side imports the other). It adds nothing and hides
+nothing.
 """
 
 from collections.abc import Callable, Hashable, Sequence

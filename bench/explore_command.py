@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
-from pagedkv.bench.result_files import check_output, write_json
+from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.search_options import (
     OUT_DEFAULT,
     BlockSize,
@@ -58,7 +58,7 @@ def explore_command(
     fired, or a refusal that was never met, fails the run: the scope was too small to show anything.
     """
     if json_file is not None:
-        check_output(json_file, "--json")
+        json_file = output_file(json_file, "--json")
     factory = load_target(target)
     config = Config(blocks, block_size, streams, launches)
     manager = trial(factory, f"--target {target}", config)

@@ -7,7 +7,7 @@ import typer
 from pagedkv.bench.counterexample import load, show
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
-from pagedkv.bench.result_files import check_output, write_json
+from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.search_options import OUT_DEFAULT, ContentsOnly, Out, Workers, end_in_counterexample
 from pagedkv.bench.targets import Target, load_target, trial
 from pagedkv.spec.alphabet import KINDS
@@ -49,7 +49,7 @@ def fuzz_command(
     In lock-step with the spec where the target shows its state, else by contents alone. One seed is one run.
     """
     if json_file is not None:
-        check_output(json_file, "--json", keep=[again] if again else [])
+        json_file = output_file(json_file, "--json", keep=[again] if again else [])
     if again is not None:
         _run_again(again, json_file, invoked_as(context))
         return

@@ -5,14 +5,13 @@ say so where they were stopped; those that look at random use their share up.
 """
 
 import time
-from collections.abc import Callable
 from typing import Annotated, NamedTuple
 
 import typer
 from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
-from pagedkv.bench.result_files import check_output, write_json
+from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.search_options import OUT_DEFAULT, Out, end_in_counterexample
 from pagedkv.bench.verify_journals import audit_random_runs
 from pagedkv.spec.explore import explore
@@ -50,8 +49,8 @@ def verify_command(
 ) -> None:
     """Check the implementation with every driver: exhaustive, Hypothesis, seeded random, contents alone, journals."""
     if json_file is not None:
-        check_output(json_file, "--json")
-    checks: list[Callable[[float, int], Checked]] = [
+        json_file = output_file(json_file, "--json")
+    checks = [
         _exhaustive,
         _exhaustive_pairs,
         _exhaustive_contents,
@@ -123,7 +122,9 @@ def _hypothesis(share: float, seed: int) -> Checked:
     finding = hunt(case, number=seed, examples=examples)
     result = f"{finding.broken.rule} broken" if finding else HELD
     scope = "4 blocks, B = 2, 3 launches in flight, 2 streams; one rule an operation"
-    return Checked("Hypothesis state machine", scope, f"{examples:,} examples", time.monotonic() - began, result, finding)
+    return Checked(
+        "Hypothesis state machine", scope, f"{examples:,} examples", time.monotonic() - began, result, finding
+    )
 
 
 def _random(name: str, plan: Plan, share: float, seed: int) -> Checked:

@@ -1,18 +1,19 @@
 """States that differ in names alone are one state.
 
-Sequences, blocks, contents, streams and launch ids are names: permuting them changes nothing that a rule can see. `canonical`
-gives a state's key under the best naming: sequences in the order that makes the key smallest, blocks, contents and
-streams by first use, launches by age. The exhaustive driver keeps one state a key, which is 9 to 80 times fewer than all.
+Sequences, blocks, contents, streams and launch ids are names: permuting them changes nothing that a rule can see.
+`canonical` gives a state's key under the best naming: sequences in the order that makes the key smallest, blocks,
+contents and streams by first use, launches by age. The exhaustive driver keeps one state a key, which is 9 to 80
+times fewer than all.
 
 What cannot matter any more is left out of the key, else there is no end to states: the contents of blocks that nobody
 will read, contents that no living text mentions (they are equal to nothing that may be asked for), epochs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import permutations, product
 from typing import Any
 
-from .manager import Naming
+from .manager import Manager, Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
 Key = tuple[Any, ...]
@@ -83,3 +84,13 @@ def _launch(launch: Launch, stream: int, ages: dict[int, int], row: Any, text: A
         tuple([(*row((copy.source, copy.target)), copy.extent) for copy in launch.copies]),
         tuple([(part.start, part.stop, row(part.row), text(part.text)) for part in launch.computations]),
     )
+
+
+def hidden(manager: Manager, naming: Naming, state: State) -> Hashable:
+    """Return the manager's hidden state, its blocks renamed with the spec's: named ones, waiting ones, free ones."""
+    blocks = dict(naming.blocks)
+    waiting = sorted((fence, block) for block, fence in state.quarantine.items() if block not in blocks)
+    unseen = range(1, state.config.blocks + 1)  # what a black box hides: told apart by id, which is safe
+    for block in (*(block for _, block in waiting), *manager.free_order(), *unseen):
+        blocks.setdefault(block, len(blocks) + 1)
+    return manager.fingerprint(Naming(blocks, naming.sequences, naming.launches))

@@ -1,15 +1,15 @@
 """The seeded random driver: fast, long runs; one seed is one run.
 
-Each seed draws a small world (1 to 8 blocks of 1 to 4 slots, 1 to 3 streams, up to 4 sequences and 4 launches in flight,
-unless a scope is given) and then operations, mostly sensible, some that are to be refused. Completions come late, in
-any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence is released, every
-launch executed and retired, and then every block is free. What breaks a rule is shrunk.
+Each seed draws a small world (1 to 8 blocks of 1 to 4 slots, 1 to 3 streams, up to 4 sequences and 4 launches in
+flight, unless a scope is given) and then operations, mostly sensible, some that are to be refused. Completions come
+late, in any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence
+is released, every launch executed and retired, and then every block is free. What breaks a rule is shrunk.
 """
 
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from random import Random
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from .alphabet import KINDS, Execute, Operation, Release, Retire
 from .manager import Factory
-from .moves import draw_move
+from .moves import draw_move, possible
 from .operations import ready
 from .refusals import Broken, Refused
 from .state import Config
-from .traces import Case, Finding, possible, shrink
+from .traces import Case, Finding, shrink
 from .world import World
 
 SEQUENCES = 4
@@ -75,7 +75,7 @@ def run(plan: Plan, seed: int) -> Tally:
     try:
         here = case.start()
         for operation in _operations(here, random, plan.operations):
-            if not possible(here, operation):
+            if not possible(here.state, operation):
                 continue
             trace.append(operation)
             decided = here.step(operation)
@@ -95,9 +95,10 @@ def _operations(here: World, random: Random, count: int) -> Iterator[Operation]:
     for _ in range(count):
         yield draw_move(here.state, SEQUENCES, random)
     while here.state.sequences or here.state.launches:
-        able = [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
-        done = [Retire(launch.id) for launch in here.state.launches if launch.executed]
-        yield random.choice([*(Release(name) for name in here.state.sequences), *able, *done])
+        choices: list[Operation] = [Release(name) for name in here.state.sequences]
+        choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
+        choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
+        yield random.choice(choices)
 
 
 def fuzz(
@@ -138,18 +139,18 @@ def _tallies(plan: Plan, seed: int, end: float, runs: int | None, workers: int) 
                     return
         return
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        pending = set()
-        open_ended = True
-        while open_ended or pending:
-            while open_ended and len(pending) < 2 * workers:
-                batch = next(batches, None)
-                open_ended = batch is not None and (last is not None or time.monotonic() < end)
-                if batch is not None and open_ended:
-                    pending.add(pool.submit(_run_batch, plan, batch))
+        pending: set[Future[Tally]] = set()
+        more = True
+        while more or pending:
+            while more and len(pending) < 2 * workers:
+                following = next(batches, None)
+                more = following is not None and (last is not None or time.monotonic() < end)
+                if following is not None and more:
+                    pending.add(pool.submit(_run_batch, plan, following))
             done, pending = wait(pending, return_when=FIRST_COMPLETED)
             for future in done:
                 tally = future.result()
-                open_ended = open_ended and not tally.finding
+                more = more and not tally.finding
                 yield tally
 
 

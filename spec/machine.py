@@ -1,9 +1,9 @@
 """The Hypothesis driver: a rule-based state machine, one rule an operation.
 
 Slower than the seeded driver (draws cost more than steps), and better at shrinking: what it finds is minimal in every
-number. One rule an operation, and not one rule for all, so that Hypothesis can switch operations off for a whole example
-(swarm testing). Under `CI=true` Hypothesis loads a profile that tries the same examples every time; fuzzing means new
-ones, so it has a profile of its own, `pagedkv-fuzz`.
+number. One rule an operation, and not one rule for all, so that Hypothesis can switch operations off for a whole
+example (swarm testing). Under `CI=true` Hypothesis loads a profile that tries the same examples every time; fuzzing
+means new ones, so it has a profile of its own, `pagedkv-fuzz`.
 """
 
 from collections.abc import Callable
@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .moves import possible
 from .operations import ready
 from .refusals import Broken, Refused
 from .traces import Case, Finding
-from .world import World, can_retire
 
 settings.register_profile(
     "pagedkv-fuzz",
@@ -42,7 +42,7 @@ class CacheMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.world: World = self.case.start()
+        self.world = self.case.start()
         self.trace: list[Operation] = []
 
     def step(self, operation: Operation) -> None:
@@ -60,6 +60,10 @@ class CacheMachine(RuleBasedStateMachine):
     def able(self) -> list[int]:
         """Return the launches that the device may execute now."""
         return [launch.id for launch in self.world.state.launches if ready(self.world.state, launch)]
+
+    def is_able(self) -> bool:
+        """Whether the device may execute a launch now."""
+        return bool(self.able())
 
     @rule(name=NAMES, count=st.integers(0, 9))
     def add(self, name: int, count: int) -> None:
@@ -84,18 +88,18 @@ class CacheMachine(RuleBasedStateMachine):
         """Submit a step."""
         self.step(Submit(rows, stream % self.case.config.streams))
 
-    @precondition(able)
+    @precondition(is_able)
     @rule(data=st.data())
     def execute(self, data: st.DataObject) -> None:
         """Let the device do a launch."""
         self.step(Execute(data.draw(st.sampled_from(self.able()))))
 
-    @precondition(lambda self: self.world.state.issued)
+    @precondition(lambda self: bool(self.world.state.issued))
     @rule(data=st.data())
     def retire(self, data: st.DataObject) -> None:
         """Deliver a completion: due, for the second time, or of a launch that never was."""
         state = self.world.state
-        choices = [launch for launch in range(1, state.issued + 2) if can_retire(state, launch)]
+        choices = [launch for launch in range(1, state.issued + 2) if possible(state, Retire(launch))]
         self.step(Retire(data.draw(st.sampled_from(choices))))
 
     @precondition(has_sequences)
@@ -119,7 +123,7 @@ def hunt(
         kind = seed(number)(kind)
     profile = settings(settings.get_profile("pagedkv-fuzz"), max_examples=examples, database=None, phases=_PHASES)
     try:
-        run_state_machine_as_test(kind, settings=profile)  # type: ignore[no-untyped-call]
+        run_state_machine_as_test(kind, settings=profile)
     except Broken as broken:
         return Finding(case, kind.last_trace, broken)
     finally:

@@ -10,7 +10,7 @@ import hashlib
 import marshal
 import multiprocessing
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -55,7 +55,7 @@ class Shard:
         return self._digest(first)
 
     def expand(self) -> tuple[list[Candidate], Found | None]:
-        """Try every operation in every world of the frontier; return the worlds not seen by this process, and a fault."""
+        """Try every operation in every world of the frontier; return what this process has not seen, and a fault."""
         self.candidates = []
         for index, here in self.frontier:
             refused = []
@@ -116,7 +116,8 @@ class Shard:
 
     def _digest(self, there: World) -> Digest:
         key = there.key(pairs=self.settings.pairs)
-        return hashlib.blake2b(marshal.dumps(key, 2), digest_size=16).digest()
+        text: Any = key  # nested tuples of integers, which marshal writes the same each time
+        return hashlib.blake2b(marshal.dumps(text, 2), digest_size=16).digest()
 
 
 class Local:
@@ -223,7 +224,7 @@ class Pool:
 def _serve(pipe: Connection, settings: Settings) -> None:
     """Answer requests until the other end closes."""
     shard = Shard(settings)
-    methods = {
+    methods: dict[str, Callable[..., Any]] = {
         "start": shard.start,
         "expand": lambda: (shard.expand(), shard.edges),
         "adopt": shard.adopt,

@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 from .alphabet import Execute, Extend, Operation, Retire, Submit
 from .manager import Factory
+from .moves import possible
 from .operations import Outcome
 from .refusals import Broken, Refused
 from .state import Config, LaunchId
-from .world import World, can_execute, can_retire, world
+from .world import World, world
 
 
 class Told(NamedTuple):
@@ -55,7 +56,7 @@ def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | N
     except Exception as error:  # noqa: BLE001  (a stranger's constructor may raise anything)
         return told, Broken("CRASH", f"the manager could not be made: {type(error).__name__}: {error}")
     for operation in trace:
-        if not possible(here, operation):
+        if not possible(here.state, operation):
             continue
         fault = None
         try:
@@ -66,13 +67,6 @@ def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | N
         if fault:
             return told, fault
     return told, None
-
-
-def possible(here: World, operation: Operation) -> bool:
-    """Whether a trace may ask for this here: a device keeps its order, and tells of what is done alone."""
-    if isinstance(operation, Execute):
-        return can_execute(here.state, operation.launch)
-    return not isinstance(operation, Retire) or can_retire(here.state, operation.launch)
 
 
 def shrink(finding: Finding, *, tries: int = 4000) -> Finding:
@@ -109,7 +103,7 @@ def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
     marked = []
     for operation in trace:
         before = here.state.issued
-        if possible(here, operation):
+        if possible(here.state, operation):
             with suppress(Broken):  # the last one
                 here.step(operation)
         marked.append(Marked(operation, here.state.issued if here.state.issued > before else 0))
@@ -155,7 +149,7 @@ def _run_marked(case: Case, marked: list[Marked]) -> tuple[tuple[Operation, ...]
             if asked.launch not in now:
                 continue
             asked = asked._replace(launch=now[asked.launch])
-        if not possible(here, asked):
+        if not possible(here.state, asked):
             continue
         trace.append(asked)
         before = here.state.issued

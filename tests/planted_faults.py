@@ -1,8 +1,8 @@
 """The faults of real engines, planted in our own: each a few lines that undo one precaution of the implementation.
 
-Every fault was met in public in some serving engine; here it shows that the drivers find it, and how few operations it takes.
-Each is a manager like the sound one, so that `pagedkv explore --target planted_faults:EarlyReuse` runs it by hand
-(from this folder).
+Every fault was met in public in some serving engine; here it shows that the drivers find it, and how few operations
+it takes. Each is a manager like the sound one, so that `pagedkv explore --target planted_faults:EarlyReuse` runs it
+by hand (from this folder).
 """
 
 from collections.abc import Callable
@@ -69,7 +69,7 @@ class MissingEdge(Faulty):
 
         __slots__ = ()
 
-        def edges(self, stream: int, fences: Any) -> tuple[int, ...]:  # noqa: ARG002
+        def edges(self, *_: Any) -> tuple[int, ...]:
             return ()
 
 
@@ -94,8 +94,8 @@ class NoCopyOnWrite(Faulty):
         def extend(self, *arguments: Any) -> Any:
             nothing = np.empty(0, np.intp)
             with (
-                mock.patch.object(extension, "_copying", lambda *_: nothing),
-                mock.patch.object(extension, "_extend_by_one", lambda *_: None),
+                mock.patch.object(extension, "_copying", return_value=nothing),
+                mock.patch.object(extension, "_extend_by_one", return_value=None),
             ):
                 return super().extend(*arguments)
 
@@ -109,7 +109,7 @@ class EdgeKept(Faulty):
         __slots__ = ()
 
         def plan_copies(self, sources: Any, fences: Any) -> None:
-            np.add.at(self.references, sources, 1)
+            np.add.at(self.co_holders, sources, 1)
             self.shared_edges += sources.size
             super().plan_copies(sources, fences)
 
