@@ -46,5 +46,5 @@ def table(page: str, heading: str) -> list[list[str]]:
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
             break
-        rows.append([cell.strip() for cell in line.strip("|").split(" | ")])
+        rows.append([cell.strip() for cell in line[1:-1].split("|")])
     return rows
