@@ -26,13 +26,17 @@ settings.register_profile(
     deadline=None,
     derandomize=False,
     print_blob=False,
+    report_multiple_bugs=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 
 STRANGER = 9  # a name that is never live
-PICKS = st.one_of(st.integers(0, 3), st.integers(0, 3), st.just(STRANGER))  # which live sequence, or none
-COUNTS = st.integers(0, 3)
+ALL = 9  # all that is planned
+PICKS = st.sampled_from((0, 1, 2, 3, 0, 1, 2, 3, STRANGER))  # which live sequence, or none
+TOKENS = st.sampled_from((1, 2, 3, 4, 1, 2, 3, 0, 99))
+COUNTS = st.sampled_from((1, 2, 3, 1, 1, 0))
 BATCHES = st.lists(st.tuples(PICKS, COUNTS), min_size=1, max_size=3)
+SUBMISSIONS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 1, ALL, 2, ALL, 0))), min_size=1, max_size=3)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -70,7 +74,7 @@ class CacheMachine(RuleBasedStateMachine):
         """Return the launches that the device may execute now."""
         return [launch.id for launch in self.world.state.launches if ready(self.world.state, launch)]
 
-    @rule(name=st.integers(0, 3), tokens=st.integers(0, 9))
+    @rule(name=st.integers(0, 3), tokens=TOKENS)
     def add(self, name: int, tokens: int) -> None:
         """Start a sequence."""
         self.step(Add(name, tokens))
@@ -88,10 +92,13 @@ class CacheMachine(RuleBasedStateMachine):
         self.step(Fork(self.name(parent, self.live()), child))
 
     @precondition(lambda self: bool(self.planned()))
-    @rule(batch=BATCHES, stream=st.integers(0, 2))
+    @rule(batch=SUBMISSIONS, stream=st.integers(0, 2))
     def launch(self, batch: list[tuple[int, int]], stream: int) -> None:
-        """Submit a step, of what is planned or, now and then, of more."""
+        """Submit a step of what is planned, all of it or a part."""
+        sequences = self.world.state.sequences
         rows = {self.name(pick, self.planned()): count for pick, count in batch}
+        for name, count in rows.items():
+            rows[name] = sequences[name].planned if count == ALL and name in sequences else count
         self.step(Submit(tuple(rows.items()), stream % self.case.config.streams))
 
     @precondition(lambda self: bool(self.able()))
