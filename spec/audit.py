@@ -154,9 +154,7 @@ class Auditor:
         if len(sequence.row) < need:
             raise Broken("R-CAP-1", f"sequence {name} needs {need} blocks, and for the last ones none were taken")
 
-    def _copy_on_write(
-        self, name: Name, sequence: Tracked, start: int, copy: Copy | None, taken: Block | None
-    ) -> None:
+    def _copy_on_write(self, name: Name, sequence: Tracked, start: int, copy: Copy | None, taken: Block | None) -> None:
         """Let a sequence leave a tail that others hold too; compare the copy with the one that it has to be."""
         source = sequence.row[-1]
         _, extent = locate(start, self.config.block_size)

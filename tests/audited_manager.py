@@ -191,7 +191,9 @@ def compare(state: State, auditor: Auditor) -> None:
     shown = {name: (tuple(s.row), s.allocated, s.launched, s.copy) for name, s in auditor.sequences.items()}
     expected = {name: (s.row, s.allocated, s.launched, s.copy) for name, s in state.sequences.items()}
     order = {
-        launch: {other for other, flight in auditor.launches.in_flight.items() if other <= known.clock.get(flight.stream, 0)}
+        launch: {
+            other for other, flight in auditor.launches.in_flight.items() if other <= known.clock.get(flight.stream, 0)
+        }
         for launch, known in auditor.launches.in_flight.items()
     }
     pairs = {
@@ -226,8 +228,13 @@ def hidden(auditor: Auditor, naming: Naming) -> Hashable:
                 for block, wait in blocks.quarantine.items()
             )
         ),
+        tuple(sorted((naming.blocks.get(block, 0), clock(known)) for block, known in blocks.left_behind.items())),
         tuple(
-            sorted((naming.blocks.get(block, 0), clock(known)) for block, known in blocks.left_behind.items())
+            sorted(
+                naming.blocks.get(block, 0)
+                for wait in blocks._due
+                for block in wait.blocks
+                if blocks.quarantine.get(block) is wait
+            )
         ),
-        tuple(sorted(naming.blocks.get(block, 0) for wait in blocks._due for block in wait.blocks if blocks.quarantine.get(block) is wait)),
     )
