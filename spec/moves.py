@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .arithmetic import blocks_needed
 from .operations import ready
 from .state import Config, LaunchId, Name, State
 
@@ -93,8 +94,7 @@ def _left(state: State) -> LaunchId:
 
 
 # How often each kind is drawn: growth and device work more often than arrivals, so that runs get deep.
-_WEIGHTS = {"add": 2, "extend": 6, "fork": 2, "launch": 6, "execute": 6, "retire": 5, "release": 2}
-_KINDS, _SHARES = list(_WEIGHTS), list(_WEIGHTS.values())
+_WEIGHTS = {"add": 2, "extend": 5, "fork": 4, "launch": 8, "execute": 6, "retire": 4, "release": 3}
 _ODD = 1 / 12  # how often something is asked that is likely to be refused
 
 
@@ -105,35 +105,44 @@ def draw_move(state: State, names: int, random: Random) -> Operation:
 
 
 def _sensible_move(state: State, names: int, random: Random) -> Operation:  # noqa: PLR0911  (one return a kind)
-    """Draw an operation that may well be done: launches what is planned, retires what is executed, adds new names."""
+    """Draw an operation that may well be done: of each kind one that makes sense here, then a kind by its weight."""
     live = list(state.sequences)
-    kind = random.choices(_KINDS, _SHARES)[0]
     fresh = [name for name in range(names) if name not in state.sequences]
     planned = [name for name in live if state.sequences[name].planned]
+    forkable = [name for name in live if name not in planned]
+    size, capacity = state.config.block_size, state.config.blocks * state.config.block_size
+    room = [name for name in live if state.sequences[name].allocated < capacity]
     able = [launch.id for launch in state.launches if ready(state, launch)]
     done = [launch.id for launch in state.launches if launch.executed]
-    if kind == "execute" and able:
-        return Execute(random.choice(able))
-    if kind == "retire" and done:
-        return Retire(random.choice(done))
-    if kind == "fork" and len(planned) < len(live) and fresh:
-        return Fork(random.choice([name for name in live if name not in planned]), random.choice(fresh))
-    if kind == "release" and live:
-        return Release(random.choice(live))
-    if kind == "launch" and planned:
-        batch = random.sample(planned, random.randint(1, min(3, len(planned))))
-        rows = tuple((name, random.randint(1, state.sequences[name].planned)) for name in batch)
-        return Submit(rows, random.randrange(state.config.streams))
-    capacity = state.config.blocks * state.config.block_size
-    room = [name for name in live if state.sequences[name].allocated < capacity]
-    if room and not (kind == "add" and fresh):
-        batch = random.sample(room, random.randint(1, min(3, len(room))))
-        return Extend(
-            tuple((name, random.randint(1, min(3, capacity - state.sequences[name].allocated))) for name in batch)
-        )
-    if fresh:
-        return Add(random.choice(fresh), random.randint(1, max(1, capacity // 3)))
-    return Release(random.choice(live))
+    full = sum(blocks_needed(sequence.allocated, size) for sequence in state.sequences.values()) >= state.config.blocks
+    sensible = {
+        "add": bool(fresh) and not full,
+        "extend": bool(room),
+        "fork": bool(forkable and fresh),
+        "launch": bool(planned) and len(state.launches) < state.config.launches,
+        "execute": bool(able),
+        "retire": bool(done),
+        "release": bool(live),
+    }
+    kinds = [kind for kind, makes_sense in sensible.items() if makes_sense] or ["add"]
+    match random.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]:
+        case "add":
+            return Add(random.choice(fresh), random.randint(1, min(capacity, 2 * size)))
+        case "extend":
+            batch = random.sample(room, random.randint(1, min(3, len(room))))
+            return Extend(tuple((name, random.choice((1, 1, 1, 2, size))) for name in batch))
+        case "fork":
+            return Fork(random.choice(forkable), random.choice(fresh))
+        case "launch":
+            batch = random.sample(planned, random.randint(1, min(3, len(planned))))
+            rows = tuple((name, random.randint(1, state.sequences[name].planned)) for name in batch)
+            return Submit(rows, random.randrange(state.config.streams))
+        case "execute":
+            return Execute(random.choice(able))
+        case "retire":
+            return Retire(random.choice(done))
+        case _:
+            return Release(random.choice(live))
 
 
 def _odd_move(state: State, names: int, random: Random) -> Operation:
