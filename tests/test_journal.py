@@ -4,46 +4,23 @@ The journal here is written by hand, with outcomes worked out by hand; its last 
 """
 
 import gzip
-import hashlib
-import json
 import re
-from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
-from pagedkv.spec.alphabet import Add, Extend, Fork, Release, Retire, Submit
+from pagedkv.bench.adapter import Implementation
+from pagedkv.impl.journal import JournalWriter
+from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
 from pagedkv.spec.audit import Audited, audit
 from pagedkv.spec.journal import NO_LIMIT, InvalidJournal, Record, open_journal
+from pagedkv.spec.lock_step import LockStep
+from pagedkv.spec.moves import draw_move
 from pagedkv.spec.operations import Outcome
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config, Copy
 
-# Blocks of 4. Sequence 1 has 6 tokens in blocks 1 and 2; its fork, 2, shares both. Extending both, 1 comes first and
-# copies the two slots of block 2 to block 3; 2, then alone with block 2, writes in place. Launches 2 and 3 are on
-# different streams and both read what launch 1 wrote. 1 leaves while launch 2 is in flight, 2 while launch 3 is.
-JOURNAL = """\
-{"journal":"pagedkv","version":1,"blocks":6,"block_size":4,"streams":2,"discipline":"fence","launches":3}
-{"op":"add","seq":1,"n":6,"out":[1,2]}
-{"op":"launch","id":1,"rows":[1],"counts":[6]}
-{"op":"fork","parent":1,"child":2}
-{"op":"extend","seqs":[1,2],"out":[3],"copies":[[1,2,3,2]]}
-{"op":"launch","id":2,"rows":[1]}
-{"op":"launch","id":3,"rows":[2],"stream":1,"after":[1]}
-{"op":"retire","id":1}
-{"op":"release","seq":1}
-{"op":"retire","id":2,"freed":[3]}
-{"op":"release","seq":2}
-{"op":"retire","id":3,"freed":[1,2]}
-{"op":"add","seq":3,"n":4,"out":[2]}
-{"op":"release","seq":3,"freed":[2]}
-""".splitlines(keepends=True)
-
-
-def ended(lines: list[str]) -> bytes:
-    """Return a journal of these lines, with a last line that fits them."""
-    before = "".join(lines).encode()
-    digest = hashlib.blake2b(before, digest_size=32).hexdigest()
-    return before + json.dumps({"op": "end", "lines": len(lines), "digest": digest}, separators=(",", ":")).encode() + b"\n"
+from hand_written_journal import CHOICES, JOURNAL, Alteration, change, ended, insert, lose, swap
 
 
 def audited(tmp_path: Path, journal: bytes, name: str = "run.jsonl") -> Audited:
@@ -90,34 +67,6 @@ def test_a_header_without_a_limit_has_none(tmp_path: Path) -> None:
 
 
 # ---- alterations that contradict --------------------------------------------------------------------------------
-
-Alteration = Callable[[list[str]], list[str]]
-
-
-def change(line: int, old: str, new: str) -> Alteration:
-    """Alter one line, counted from 1."""
-
-    def altered(lines: list[str]) -> list[str]:
-        assert lines[line - 1].count(old) == 1
-        return [*lines[: line - 1], lines[line - 1].replace(old, new), *lines[line:]]
-
-    return altered
-
-
-def lose(line: int) -> Alteration:
-    """Take one line out."""
-    return lambda lines: [*lines[: line - 1], *lines[line:]]
-
-
-def insert(line: int, text: str) -> Alteration:
-    """Put a line in, to be the one with this number."""
-    return lambda lines: [*lines[: line - 1], text + "\n", *lines[line - 1 :]]
-
-
-def swap(line: int) -> Alteration:
-    """Let a line and the next change places."""
-    return lambda lines: [*lines[: line - 1], lines[line], lines[line - 1], *lines[line + 1 :]]
-
 
 CONTRADICTIONS: dict[str, tuple[Alteration, int, str]] = {
     "a block taken twice in one line": (change(2, "[1,2]", "[1,1]"), 2, "R-OWN-1"),
@@ -184,16 +133,6 @@ def test_a_contradiction_is_named_with_its_line_and_rule(tmp_path: Path, kind: s
         audited(tmp_path, ended(alter(JOURNAL)))
     assert found.value.rule == rule
     assert "\n" not in str(found.value)
-
-
-CHOICES: dict[str, Alteration] = {
-    "another free block": lambda lines: change(13, "[2]", "[5]")(change(14, "[2]", "[5]")(lines)),
-    "more edges than needed": change(7, '"after":[1]', '"after":[1,2]'),
-    "a block freed a little later": lambda lines: change(10, ',"freed":[3]', "")(change(12, "[1,2]", "[1,2,3]")(lines)),
-    "a completion that comes twice": insert(13, '{"op":"retire","id":2}'),
-    "a fence that touches nothing": insert(13, '{"op":"launch","id":4}'),
-    "an extension of nobody": insert(13, '{"op":"extend"}'),
-}
 
 
 @pytest.mark.parametrize("kind", CHOICES)
@@ -297,7 +236,7 @@ HEADERS = {
 
 @pytest.mark.parametrize("kind", HEADERS)
 def test_a_header_that_is_not_in_order_fails(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(Broken, match="^JOURNAL: line 1: "):
+    with pytest.raises(Broken, match=r"^JOURNAL: line 1: "):
         audited(tmp_path, ended([HEADERS[kind], *JOURNAL[1:]]))
 
 
@@ -358,7 +297,7 @@ MALFORMED = {
 @pytest.mark.parametrize("kind", MALFORMED)
 def test_a_malformed_line_is_named(tmp_path: Path, kind: str) -> None:
     lines = [*JOURNAL[:7], MALFORMED[kind] + "\n", *JOURNAL[7:]]
-    with pytest.raises(Broken, match="^JOURNAL: line 8: ") as found:
+    with pytest.raises(Broken, match=r"^JOURNAL: line 8: ") as found:
         audited(tmp_path, ended(lines))
     assert str(found.value).isprintable()
     assert len(str(found.value)) < 400
@@ -366,7 +305,7 @@ def test_a_malformed_line_is_named(tmp_path: Path, kind: str) -> None:
 
 def test_lines_after_the_end_fail(tmp_path: Path) -> None:
     for more in (b"\n", b" ", JOURNAL[7].encode(), ended(JOURNAL)):
-        with pytest.raises(Broken, match="^JOURNAL: line 16: "):
+        with pytest.raises(Broken, match=r"^JOURNAL: line 16: "):
             audited(tmp_path, ended(JOURNAL) + more)
 
 
@@ -376,3 +315,26 @@ def test_a_longer_way_of_saying_it_is_accepted(tmp_path: Path) -> None:
     wordy[2] = '{"op":"launch","id":1,"rows":[1],"counts":[6],"stream":0,"after":[]}\n'
     wordy[7] = '{"op":"retire","id":1,"freed":[]}\n'
     assert audited(tmp_path, ended(wordy)).lines == 15
+
+
+def test_what_the_implementation_writes_is_what_was_done(tmp_path: Path) -> None:
+    """A long run by lot, two streams, forks, copies: read back, its operations and outcomes are those of the run."""
+    config = Config(blocks=12, block_size=3, streams=2, launches=4)
+    path = tmp_path / "run.jsonl.gz"
+    random = Random(1)
+    done: list[tuple[Operation, Outcome]] = []
+    with JournalWriter(path, **config._asdict()) as writer:
+        manager = Implementation(config)
+        manager.cache._journal = writer
+        world = LockStep(config, manager)
+        for _ in range(1500):
+            operation = draw_move(world.state, 4, random)
+            outcome = world.step(operation)
+            if isinstance(outcome, Outcome) and not isinstance(operation, Execute):
+                done.append((operation, outcome._replace(copies=()) if isinstance(operation, Submit) else outcome))
+    with open_journal(path) as journal:
+        assert journal.config == config
+        assert [(record.operation, record.outcome) for record in journal] == done
+    found = audit(path)
+    assert found.lines == len(done) + 2
+    assert min(found.copies, found.operations["fork"], found.operations["release"]) > 20
