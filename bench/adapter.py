@@ -1,7 +1,8 @@
 """Our own implementation as the drivers see it.
 
-The only place where spec and implementation meet in a manager: arguments are turned into arrays, results into the spec's words, refusals
-into the spec's reasons (by name: neither side imports the other). It adds nothing and hides nothing.
+The only place where spec and implementation meet in a manager: arguments are turned into arrays, results into the
+spec's words, refusals into the spec's reasons (by name: neither side imports the other). It adds nothing and hides
+nothing.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -34,6 +35,7 @@ def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., O
 class Implementation(Manager):
     """`pagedkv.impl.cache.BlockCache` behind the drivers' protocol."""
 
+    streams_offered = 8
     cache_class: Callable[..., BlockCache] = BlockCache  # a planted fault is a subclass of it
 
     def __init__(self, config: Config) -> None:

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
-
 from pagedkv.impl.arrays import IndexArray, Int64Array
 from pagedkv.impl.cache import BlockCache
+from rich.console import Console
+from rich.table import Table
 
 BLOCK_SIZE = 16
 CONTEXT = 512  # positions; a batch's lengths are staggered by 0 to B - 1, so that each step one row in B takes a block
@@ -70,17 +69,25 @@ class FloorRequests:
         self.rows = list(range(64))
         self.row_of: dict[int, int] = {}
 
-    def add_release(self) -> None:
-        """Add one prompt and release it."""
+    def add(self, seq: int) -> None:
+        """Pop the prompt's blocks into a row."""
         row = self.rows.pop()
-        self.row_of[7] = row
+        self.row_of[seq] = row
         self.top -= self.blocks
         self.table[row, : self.blocks] = self.stack[self.top : self.top + self.blocks]
-        row = self.row_of.pop(7)
+
+    def release(self, seq: int) -> None:
+        """Push them back and clear the row."""
+        row = self.row_of.pop(seq)
         self.stack[self.top : self.top + self.blocks] = self.table[row, : self.blocks]
         self.top += self.blocks
         self.table[row, : self.blocks] = 0
         self.rows.append(row)
+
+    def add_release(self) -> None:
+        """Add one prompt and release it."""
+        self.add(7)
+        self.release(7)
 
 
 class Decode:
@@ -190,7 +197,9 @@ def measure() -> list[Line]:
 def main() -> int:
     """Measure and print; return the exit status."""
     lines = measure()
-    table = Table("case", "floor us", "manager us", "figure", "target", "", title="the manager's speed, medians in turns")
+    table = Table(
+        "case", "floor us", "manager us", "figure", "target", "", title="the manager's speed, medians in turns"
+    )
     for line in lines:
         figure, target = f"{line.figure:.2f}", f"{line.target:g} {line.unit}"
         verdict = "holds" if line.holds else "[red]missed"

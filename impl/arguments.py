@@ -1,8 +1,8 @@
-"""The border: arguments of every kind come in here and leave as int64, or are refused by name.
+"""The border: arguments of every kind come in here, and leave as integers or int64 arrays, or are refused by name.
 
 Behind it no index is out of range and no number overflows. A name is any 64-bit integer. A batch is any sequence or
-one-dimensional array of integers; floats, booleans, text and nested lists are refused rather than converted. Cost: nothing for an
-int64 array, one conversion for others.
+one-dimensional array of integers; floats, booleans, text and nested lists are refused rather than converted. A count of
+any size passes, since an operation refuses it by its own name. Cost: nothing for an int64 array, else one conversion.
 """
 
 import operator
@@ -25,10 +25,18 @@ def integer(what: str, value: SupportsIndex, least: int = SMALLEST, most: int = 
     try:
         number = operator.index(value)
     except TypeError:
-        raise InvalidArgument(f"{what} must be an integer, not {value!r:.80}") from None
+        raise InvalidArgument(f"{what} must be an integer, not {shown(value)}") from None
     if isinstance(value, bool | np.bool_) or not least <= number <= most:
-        raise InvalidArgument(f"{what} must be an integer of {least} to {most}, not {value!r:.80}")
+        raise InvalidArgument(f"{what} must be an integer of {least} to {most}, not {shown(value)}")
     return number
+
+
+def shown(value: object) -> str:
+    """Return a value for an error's one line, at most 80 characters of it."""
+    try:
+        return repr(value)[:80]
+    except ValueError:  # Python writes no integer of more than some thousand digits
+        return "a number of thousands of digits"
 
 
 def names(seqs: Integers) -> Int64Array:
@@ -37,8 +45,8 @@ def names(seqs: Integers) -> Int64Array:
 
 
 def counts(amounts: Integers | SupportsIndex, batch: int) -> int | Int64Array:
-    """Return counts as one integer for all rows, or as int64 [batch]. Whether each is allowed, the operation says."""
-    if type(amounts) is int and SMALLEST <= amounts <= LARGEST:
+    """Return counts as one integer for all rows, or as int64 [batch]. Whether they are allowed, the operation says."""
+    if type(amounts) is int:
         return amounts
     if not isinstance(amounts, np.ndarray | Sequence):
         return integer("a count", amounts)
@@ -58,16 +66,14 @@ def token_count(tokens: Integers | SupportsIndex) -> int:
 
 
 def _integers(what: str, values: Integers) -> Int64Array:
-    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == 1:
-        return cast("Int64Array", values)
-    if isinstance(values, str | bytes) or not isinstance(values, np.ndarray | Sequence):
-        raise InvalidArgument(f"{what} must be a list or an array of integers, not {values!r:.80}")
     try:
-        array = np.asarray(values)
+        array = np.asarray(values)  # of the dtype that holds them all, so that what is no integer shows
     except (ValueError, OverflowError):  # ragged, or beyond every dtype
-        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {values!r:.80}") from None
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {shown(values)}") from None
+    if array.ndim == 1 and array.dtype == np.int64:
+        return cast("Int64Array", array)
     if array.shape == (0,):
         return np.empty(0, np.int64)
     if array.ndim != 1 or array.dtype.kind not in "iu" or not np.can_cast(array.dtype, np.int64):
-        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {array.dtype} {array.shape}")
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {shown(values)}")
     return array.astype(np.int64)

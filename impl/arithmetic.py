@@ -80,23 +80,29 @@ def last_block_length(length: int, block_size: int) -> int:
     post: (__return__ == 0) == (length == 0)
     post: (length - __return__) % block_size == 0
     """
-    return (length - 1) % block_size + 1 if length else 0
+    return length - (length > 0) * ((length - 1) // block_size * block_size)
 
 
 class Paging:
     """Positions to blocks and slots for one block size, in the faster form where there is one.
 
-    `blocks_needed`, `locate` are the functions above, chosen once; each takes integers or arrays of them.
+    The functions above, the faster form chosen once; each takes integers or arrays of them.
     """
 
-    __slots__ = ("_blocks_needed", "_divisor", "_locate", "block_size")
+    _blocks_needed: Callable[[Any, int], Any]
+    _locate: Callable[[Any, int], tuple[Any, Any]]
+    _slot: Callable[[Any, Any, int], Any]
+    _last_block_length: Callable[[Any, int], Any]
+    __slots__ = ("_blocks_needed", "_divisor", "_last_block_length", "_locate", "_slot", "block_size")
 
     def __init__(self, block_size: int) -> None:
         self.block_size = block_size
         power_of_two = block_size & (block_size - 1) == 0
         self._divisor = block_size.bit_length() - 1 if power_of_two else block_size
-        self._blocks_needed: Callable[[Any, int], Any] = blocks_needed_by_shift if power_of_two else blocks_needed
-        self._locate: Callable[[Any, int], tuple[Any, Any]] = locate_by_shift if power_of_two else locate
+        self._blocks_needed = blocks_needed_by_shift if power_of_two else blocks_needed
+        self._slot = slot
+        self._last_block_length = last_block_length
+        self._locate = locate_by_shift if power_of_two else locate
 
     def blocks_needed(self, length: Integers) -> Integers:
         """Return how many blocks hold `length` positions."""
@@ -106,3 +112,13 @@ class Paging:
     def locate(self, position: Integers) -> tuple[Integers, Integers]:
         """Return (logical block, offset in it)."""
         return self._locate(position, self._divisor)
+
+    def slot(self, block: Integers, offset: Integers) -> Integers:
+        """Return the slot of an offset in a physical block."""
+        address: Integers = self._slot(block, offset, self.block_size)
+        return address
+
+    def last_block_length(self, length: Integers) -> Integers:
+        """Return how many positions the last block of a sequence holds."""
+        last: Integers = self._last_block_length(length, self.block_size)
+        return last

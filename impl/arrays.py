@@ -1,9 +1,9 @@
 """The array types of the implementation, and how its arrays grow.
 
-State is kept as a struct of arrays: one numpy array a field, indexed by block or by row, so that an operation on a batch
-is a few passes over a few arrays. Ids that are used as an index are kept as `intp` inside, since indexing a numpy array with
-`int32` casts the index first and costs about five times as much; what leaves the package (block ids, table rows) is `int32`,
-which is what kernels read.
+State is kept as a struct of arrays: one numpy array a field, indexed by block or by row, so that an operation on a
+batch is a few passes over a few arrays. Ids that serve as an index are kept as `intp` inside, since numpy casts any
+other index first, at about five times the cost; what leaves the package (block ids, table rows) is `int32`, which is
+what kernels read.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ Int64Array = NDArray[np.int64]  # names, lengths, slots, launch ids
 
 
 def grown(array: NDArray[Any], capacity: int, axis: int = 0) -> NDArray[Any]:
-    """Return a copy with room for `capacity` entries along an axis; the new ones are zero, and cost nothing until used."""
+    """Return a copy with room for `capacity` entries along an axis; new ones are zero, and cost nothing until used."""
     shape = list(array.shape)
     shape[axis] = capacity
     larger = np.zeros(shape, array.dtype)
@@ -27,9 +27,10 @@ def grown(array: NDArray[Any], capacity: int, axis: int = 0) -> NDArray[Any]:
 
 def frozen(array: NDArray[Any]) -> NDArray[Any]:
     """Return the array, no longer writeable: for arrays that several results share."""
-    array.flags.writeable = False
+    array.setflags(write=False)
     return array
 
 
+NO_IDS: IndexArray = frozen(np.empty(0, np.intp))
 NO_BLOCKS: Int32Array = frozen(np.empty(0, np.int32))
-NO_INTEGERS: Int64Array = frozen(np.empty(0, np.int64))
+NO_SLOTS: Int64Array = frozen(np.empty(0, np.int64))

@@ -1,8 +1,9 @@
 """Looking in from outside: who holds a block, what is written, and the state as one value.
 
-Nothing here is on an engine's path, so what can be derived is derived here rather than kept up to date: who holds a block
-from the rows, who reads it from the launches in flight, what is written from what they still write. `who_holds` answers what
-operators of serving engines ask when a cache is full and nobody seems to use it: whose, since when, why not free.
+Nothing here is on an engine's path, so what can be derived is derived here rather than kept up to date: who holds a
+block from the rows, who reads it from the launches in flight, what is written from what they still write. `who_holds`
+answers what operators ask when a cache is full and nobody seems to use it: whose, since when, why not free. Considered:
+an owner stored with each block (wrong as soon as blocks are shared, and a write more for each block taken).
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .block_pool import QUARANTINED, BlockPool
+from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .launches import InFlight, LaunchLog
 
@@ -52,13 +53,12 @@ class Holding(NamedTuple):
 
 def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
     """Tell who holds a block, since when, and why it is not free. O(table entries in use + rows in flight)."""
-    references = int(pool.references[block])
-    state = "held" if references > 0 else "quarantined" if references == QUARANTINED else "free"
+    state = pool.state(block)
     flights = pool.launches.in_flight.values()
     names = tables.names.name_of
     return Holding(
         block,
-        state if block else "reserved",
+        state,
         tuple(_holders(tables, pool, block)) if block else (),
         tuple(flight.launch.id for flight in flights if block and block in blocks_touched(tables, flight)),
         tuple(int(names[row]) for row, copy in tables.copies.items() if copy.source == block),
@@ -91,8 +91,10 @@ def blocks_touched(tables: BlockTables, flight: InFlight) -> set[int]:
 def pending_writes(tables: BlockTables, launches: LaunchLog, row: int) -> list[tuple[int, int]]:
     """Return (launch, first position) of each launch in flight that writes positions of this sequence.
 
-    Its own, and those of its ancestors up to the fork.
+    Its own, and those of its ancestors up to the fork. O(launches in flight x their batch).
     """
+    if not launches.pending(tables.fences[:, row].tolist()):
+        return []
     epoch = int(tables.names.epoch_of[row])
     pending: list[tuple[int, int]] = []
     for launch_id, flight in launches.in_flight.items():
@@ -105,9 +107,9 @@ def pending_writes(tables: BlockTables, launches: LaunchLog, row: int) -> list[t
 
 
 def written(tables: BlockTables, launches: LaunchLog, row: int) -> int:
-    """Return how many leading positions retired launches have written. O(launches in flight x their batch)."""
+    """Return how many leading positions retired launches have written."""
     starts = [start for _, start in pending_writes(tables, launches, row)]
-    return min(starts, default=int(tables.launched[row]))
+    return min(starts, default=tables.launched.item(row))
 
 
 def fingerprint(
@@ -119,42 +121,41 @@ def fingerprint(
 ) -> Hashable:
     """Return all state on which future behaviour depends, renamed.
 
-    Left out, since it can't influence what happens: which row a sequence has, rows and fences that have retired,
-    how many operations there have been, the last batch resolved.
+    Left out, since it can't influence what happens: which row a sequence has, rows and fences that have retired, how
+    many operations there have been, the last batch resolved.
     """
     launches = pool.launches
-    newer = [launches.retired[stream] for stream in range(launches.streams)]
-
-    def mapped(fences: list[int]) -> tuple[int, ...]:
-        return tuple(launch(fence) if fence > done else 0 for fence, done in zip(fences, newer, strict=True))
-
+    names = {0: 0} | {launch_id: launch(launch_id) for launch_id in launches.in_flight}  # 0: what has retired
+    fences, born_after = tables.fences.T.tolist(), tables.born_after.tolist()
     sequences = []
     for name, row in tables.names.row_of.items():
         copy = tables.copies.get(row)
+        own = [fence if fence > born_after[row] else 0 for fence in fences[row]]  # of launches that read its row
         sequences.append(
             (
                 sequence[name],
-                tuple(block[entry] for entry in tables.blocks(row).tolist()),
-                int(tables.allocated[row]),
-                int(tables.launched[row]),
-                mapped(tables.fences[:, row].tolist()),
-                mapped([fence if fence > tables.born_after[row] else 0 for fence in tables.fences[:, row].tolist()]),
-                tuple((launch(pending), start) for pending, start in pending_writes(tables, launches, row)),
+                tuple([block[entry] for entry in tables.blocks(row).tolist()]),
+                tables.allocated.item(row),
+                tables.launched.item(row),
+                tuple([names.get(fence, 0) for fence in (*fences[row], *own)]),
+                tuple([(names[pending], start) for pending, start in pending_writes(tables, launches, row)]),
                 copy and (block[copy.source], block[copy.target], copy.extent),
             )
         )
-    kept = np.flatnonzero(pool.references).tolist()
-    return (
-        tuple(block[entry] for entry in pool.free_ids().tolist()),
-        tuple(sorted(sequences, key=lambda state: state[0])),
-        tuple(sorted((block[entry], int(pool.references[entry]), mapped(pool.fences_of(entry))) for entry in kept)),
-        tuple(
-            (
-                launch(flight.launch.id),
-                flight.launch.stream,
-                mapped(list(flight.clock)),
-                tuple(block[entry] for ids in flight.waiting_blocks for entry in ids.tolist()),
-            )
-            for flight in launches.in_flight.values()
-        ),
-    )
+    free = pool.free_ids().tolist()
+    unkept = set(free)
+    kept = [
+        (block[entry], count, tuple([names[fence] for fence in pool.fences_of(entry)]))
+        for entry, count in enumerate(pool.co_holders.tolist())
+        if entry and entry not in unkept
+    ]
+    flights = [
+        (
+            names[launch_id],
+            flight.launch.stream,
+            tuple([names.get(earlier, 0) for earlier in flight.clock]),
+            tuple([block[entry] for ids in flight.waiting_blocks for entry in ids.tolist()]),
+        )
+        for launch_id, flight in launches.in_flight.items()
+    ]
+    return tuple([block[entry] for entry in free]), tuple(sorted(sequences)), tuple(sorted(kept)), tuple(flights)

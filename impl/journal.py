@@ -1,9 +1,9 @@
 """The journal: one line of JSON at each transition, so that a run can be audited, compared and shown afterwards.
 
-A header, one object an operation with the choices that the cache made, and a closing line with the number of lines before it and a digest (BLAKE2b,
-256 bits, over all bytes before it). Empty fields, counts of 1 and stream 0 are left out; refused operations are not
-transitions and leave no line. A file is there in full or not at all: it is written under a temporary name beside the final one and renamed when it is
-closed; where the writing ends in an exception the temporary file is removed.
+A header, one object an operation with the choices that the cache made, and a closing line with the number of lines
+before it and a digest of all bytes before it (BLAKE2b, 256 bits). Empty fields, counts of 1 and stream 0 are left out;
+refused operations are no transitions and leave no line. A file is there in full or not at all: it is written under a
+temporary name beside its own and renamed when it is closed; where writing ends in an exception it is removed.
 
     {"journal":"pagedkv","version":1,"blocks":40000,"block_size":16,"streams":1,"discipline":"fence","launches":64}
     {"op":"add","seq":3,"n":374,"out":[9,8]}
@@ -14,8 +14,8 @@ closed; where the writing ends in an exception the temporary file is removed.
     {"op":"release","seq":3}
     {"op":"end","lines":123456,"digest":"..."}
 
-Cost: about 40 ns an integer. Lines are put together as text, since an encoder would look at every integer once more, and
-a batch that comes again (an engine launches what it has just extended) is written out once.
+Cost: about 40 ns an integer. Lines are put together as text, since an encoder would look at each integer once more, and
+a batch that comes again (an engine launches what it has just extended) is turned into text once.
 """
 
 import contextlib
@@ -39,8 +39,8 @@ BUFFER_BYTES = 1 << 20
 class JournalWriter:
     """Writes a journal. `close` completes it, `abandon` removes it; as a context manager it does the one or the other.
 
-    It does not check what it is told; it is also for drivers that have no `BlockCache`. Batches may be lists or int64 arrays.
-    `InvalidArgument` where the file can't be opened.
+    It does not check what it is told, so drivers without a `BlockCache` can use it, too. Batches may be lists or int64
+    arrays. Errors: `InvalidArgument` where the file can't be opened; `OSError` where it can't be written to the end.
     """
 
     def __init__(

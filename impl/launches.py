@@ -1,23 +1,25 @@
 """Launches in flight: what the host has handed to the device and not yet learnt the end of.
 
-Launches of one stream execute in the order of submission; a launch may also name launches of other streams that must have executed before it.
-So each launch has a *clock* (Fidge and Mattern's vector clocks, one entry a stream): the newest launch of each stream that happens
-before it or is it. `retire(L)` means that the host knows L has executed, and with it everything up to L's clock: every stream's
-*retired mark* moves up to it, and what lies at or below the marks leaves.
+Launches of one stream execute in the order of submission; a launch may also name launches of other streams that must
+have executed before it. So each launch has a *clock* (the vector clocks of Fidge and Mattern, one entry a stream): the
+newest launch of each stream that happens before it or is it. `retire(L)` means that the host knows L has executed, and
+with it everything up to L's clock: each stream's *retired mark* moves up to it, and what lies at or below the marks
+leaves.
 
-A launch also carries what waits for it: blocks and table rows without holder, which may be reused once it has
-retired. Waiting things are moved when their launch leaves and not before, so cost follows what was released, never what is held.
+A launch also carries what waits for it: blocks without holder, and table rows without sequence, which may be used
+again once it has retired. They are looked at when their launch leaves and not before.
 
-Guarantees: an id is used once; a launch leaves once, whatever became of its sequences; a completion that comes twice finds nothing to do
-(R-LIFE-4). Cost: O(streams) a submission; a retirement O(launches that leave). Considered: counting unretired readers a
-block, which costs a pass over every block of every row at each launch.
+Guarantees: an id is used once; a launch leaves once, whatever became of its sequences; a completion that is delivered
+twice finds nothing to do (R-LIFE-4). Cost: O(streams) a submission; a retirement O(launches in flight up to it).
+Considered: counting unretired readers a block, which is a pass over every block of every row at each launch.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
-from .arrays import IndexArray, Int32Array
+from .arguments import shown
+from .arrays import IndexArray, Int32Array, Int64Array
 from .refusals import UnknownLaunch
 from .results import Launch
 
@@ -34,17 +36,19 @@ class InFlight:
 
 
 class LaunchLog:
-    """The launches in flight, in order of submission."""
+    """The launches in flight, in order of submission.
 
-    __slots__ = ("_clocks", "_queues", "in_flight", "issued", "limit", "retired")
+    Operations: `submit`, `retire`. Questions: `pending`, `busy`, `edges`, `oldest`, `streams`.
+    """
+
+    __slots__ = ("_clocks", "in_flight", "issued", "limit", "retired")
 
     def __init__(self, streams: int, limit: int) -> None:
         self.limit = limit
         self.issued = 0  # the newest id
-        self.retired = [0] * streams  # per stream: launches up to this id have retired
+        self.retired = [0] * streams  # for each stream: its launches up to this id have retired
         self.in_flight: dict[int, InFlight] = {}
-        self._queues: list[deque[int]] = [deque() for _ in range(streams)]  # ids in flight a stream, oldest first
-        self._clocks: list[tuple[int, ...]] = [(0,) * streams] * streams  # per stream, its newest launch's clock
+        self._clocks: list[tuple[int, ...]] = [(0,) * streams] * streams  # for each stream, its newest launch's clock
 
     @property
     def streams(self) -> int:
@@ -58,62 +62,63 @@ class LaunchLog:
 
     def busy(self, stream: int) -> bool:
         """Whether a launch of this stream is in flight. O(1)."""
-        return bool(self._queues[stream])
+        return self._clocks[stream][stream] > self.retired[stream]
 
     def pending(self, fences: Sequence[int]) -> bool:
         """Whether any launch that these fences name, one a stream, has not retired. O(streams)."""
-        return any(fence > retired for fence, retired in zip(fences, self.retired, strict=True))
+        for fence, retired in zip(fences, self.retired, strict=False):  # noqa: SIM110  (any() costs three times as much)
+            if fence > retired:
+                return True
+        return False
 
-    def edges(self, stream: int, fences: Sequence[int]) -> tuple[int, ...]:
-        """Return what a launch on `stream` must name to be ordered after `fences`, one a stream. O(streams).
+    def edges(self, stream: int, fences: Int64Array, rows: IndexArray) -> tuple[int, ...]:
+        """Return what a launch on `stream` must name to be ordered after the fences of these rows. O(rows x streams).
 
         Left out: what has retired, and what already happens before the stream's newest launch.
         """
-        clock = self._clocks[stream]
-        return tuple(
-            fence
-            for other, fence in enumerate(fences)
-            if other != stream and fence > self.retired[other] and fence > clock[other]
-        )
+        after = []
+        for other, known in enumerate(self._clocks[stream]):
+            if other != stream and self.busy(other):
+                fence = int(fences[other][rows].max())
+                if fence > known and fence > self.retired[other]:
+                    after.append(fence)
+        return tuple(after)
 
     def submit(self, launch: Launch, operation: int) -> None:
-        """Take a launch in: its id is the next one. O(streams x edges)."""
-        clock = list(self._clocks[launch.stream])
+        """Take a launch in; its id is the next one. O(streams x edges)."""
+        stream = launch.stream
+        launch_id = self.issued = launch.id
+        clock = self._clocks[stream]
         for other in launch.after:
-            clock = [max(pair) for pair in zip(clock, self.in_flight[other].clock, strict=True)]
-        clock[launch.stream] = launch.id
-        self._clocks[launch.stream] = tuple(clock)
-        self._queues[launch.stream].append(launch.id)
-        self.in_flight[launch.id] = InFlight(launch, self._clocks[launch.stream], operation)
-        self.issued = launch.id
+            clock = tuple(map(max, clock, self.in_flight[other].clock))
+        clock = self._clocks[stream] = (*clock[:stream], launch_id, *clock[stream + 1 :])
+        self.in_flight[launch_id] = InFlight(launch, clock, operation)
 
     def retire(self, launch_id: int) -> list[InFlight]:
-        """Let a launch leave with all that happens before it; return what left, oldest first. O(what leaves)."""
+        """Let a launch leave with all that happens before it; return what left, oldest first."""
         if not 1 <= launch_id <= self.issued:
-            raise UnknownLaunch(f"launch {launch_id} was never issued; the newest is {self.issued}")
+            raise UnknownLaunch(f"launch {shown(launch_id)} was never issued; the newest is {self.issued}")
         done = self.in_flight.get(launch_id)
         if done is None:
             return []
-        leaving: list[int] = []
-        for stream, mark in enumerate(done.clock):
-            queue = self._queues[stream]
-            while queue and queue[0] <= mark:
-                leaving.append(queue.popleft())
-            self.retired[stream] = max(self.retired[stream], mark)
-        return [self.in_flight.pop(old) for old in sorted(leaving)]
+        leaving = []
+        for older, flight in self.in_flight.items():
+            if older > launch_id:
+                break  # what happens before a launch is older than it
+            if older <= done.clock[flight.launch.stream]:
+                leaving.append(flight)
+        for flight in leaving:
+            del self.in_flight[flight.launch.id]
+        self.retired[:] = map(max, self.retired, done.clock)
+        return leaving
 
-    def clock_of(self, stream: int) -> tuple[int, ...]:
-        """Return the clock of a stream's newest launch."""
-        return self._clocks[stream]
-
-    def clone(self, table: Int32Array, twin_table: Int32Array) -> "LaunchLog":
+    def clone(self, table: Int32Array, twin_table: Int32Array) -> Self:
         """Return an independent copy whose launches read `twin_table` where these read `table`.
 
         A table that growth has left behind is written by nobody any more, and stays shared.
         """
-        twin = LaunchLog.__new__(LaunchLog)
+        twin = object.__new__(type(self))
         twin.limit, twin.issued, twin.retired = self.limit, self.issued, self.retired.copy()
-        twin._queues = [queue.copy() for queue in self._queues]
         twin._clocks = self._clocks.copy()
         twin.in_flight = {
             launch_id: InFlight(

@@ -1,6 +1,6 @@
 """What the operations of the cache return: plain arrays under names, in batch order.
 
-Arrays handed out are the caller's to keep; where one is shared between results it is read-only. Block ids and table rows are int32 and
+Arrays are the caller's to keep; where several results share one it is read-only. Block ids and table rows are int32 and
 slots int64, as attention kernels read them (vLLM's block table and slot mapping, FlashAttention's `block_table`). The
 one live array is `Launch.table`, on purpose: it is the storage that the device reads when the launch executes.
 """
@@ -9,18 +9,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import NO_BLOCKS, NO_INTEGERS, Int32Array, Int64Array, frozen
+from .arrays import NO_BLOCKS, Int32Array, Int64Array, frozen
 
 
 class Added(NamedTuple):
-    """A sequence has begun. A mirror of the table on a device writes `blocks` to the row and null behind them."""
+    """A sequence has begun. A mirror of the table on a device writes `blocks` to the row, and null behind them."""
 
     row: int  # index into the cache's table
     blocks: Int32Array  # [ceil(tokens / B)] the blocks taken, in row order
 
 
 class Forked(NamedTuple):
-    """A child has begun as its parent is now."""
+    """A child has begun as its parent is now. A mirror of the table treats its row as one that was added."""
 
     row: int  # index of the child's row in the cache's table
     blocks: Int32Array  # [ceil(allocated / B)] the parent's blocks, which both hold now
@@ -47,13 +47,13 @@ class Extension(NamedTuple):
     """Room for the next positions of a batch."""
 
     slots: Int64Array  # [sum(counts)] slot mapping of the new positions, in batch order
-    edits: Edits  # a row that had to move is there in full, under its new index
+    edits: Edits  # a row that had to move is there in full, under its new index, with null behind it
     copies: Copies  # planned: they run at the head of the launch that writes these positions
     blocks: Int32Array  # taken, in order of taking: row by row, a copy's target before the row's growth
 
 
 class Launch(NamedTuple):
-    """A step handed to the device: it copies, writes the new positions of each row and reads all positions before them."""
+    """A step handed to the device: it copies, writes each row's new positions and reads all positions before them."""
 
     id: int
     stream: int
@@ -78,6 +78,14 @@ class Lengths(NamedTuple):
     written: int  # retired launches have written
 
 
+class Csr(NamedTuple):
+    """The rows of a batch one behind the other: FlashInfer's kv_indptr, kv_indices and last_page_len."""
+
+    indptr: Int32Array  # [batch + 1] where each row begins in `indices`, and where the last one ends
+    indices: Int32Array  # [blocks of the batch]
+    last_block_lengths: Int32Array  # [batch] positions in each row's last block, 1 to B
+
+
 class Counts(NamedTuple):
     """Blocks by state; free + held + quarantined = blocks."""
 
@@ -87,13 +95,14 @@ class Counts(NamedTuple):
     blocks: int
 
 
-NO_COPIES = Copies(NO_INTEGERS, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
+NO_NAMES: Int64Array = frozen(np.empty(0, np.int64))
+NO_COPIES = Copies(NO_NAMES, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
+NO_EDITS = Edits(NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
 
 
 def copies_of(copies: list[tuple[int, int, int, int]]) -> Copies:
     """Return copies as arrays, from (sequence, source, target, extent) each."""
     if not copies:
         return NO_COPIES
-    seqs, sources, targets, extents = zip(*copies, strict=True)
-    blocks = np.array((sources, targets, extents), np.int32)
-    return Copies(np.array(seqs, np.int64), frozen(blocks[0]), frozen(blocks[1]), frozen(blocks[2]))
+    seqs, *blocks = zip(*copies, strict=True)
+    return Copies(np.array(seqs, np.int64), *(np.array(column, np.int32) for column in blocks))

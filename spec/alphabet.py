@@ -13,10 +13,10 @@ from .state import LaunchId, Name, State
 
 
 class Add(NamedTuple):
-    """Start a sequence of `count` known tokens."""
+    """Start a sequence of so many known tokens."""
 
     name: Name
-    count: int
+    tokens: int
 
 
 class Extend(NamedTuple):
@@ -95,8 +95,8 @@ def describe(operation: Operation) -> str:
             return f"launch {_batch(rows)} on stream {stream}"
         case Execute(launch) | Retire(launch):
             return f"{KINDS[type(operation)]} #{launch}"
-        case Add(name, count):
-            return f"add {name} with {count} tokens"
+        case Add(name, tokens):
+            return f"add {name} with {tokens} tokens"
         case Fork(parent, child):
             return f"fork {parent} to {child}"
         case Release(name):

@@ -1,18 +1,19 @@
 """States that differ in names alone are one state.
 
-Sequences, blocks, contents and launch ids are names: permuting them changes nothing that a rule can see. `canonical`
-gives a state's key under the best naming: sequences in the order that makes the key smallest, blocks and contents by
-first use, launches by age. The exhaustive driver keeps one state a key, which is 9 to 80 times fewer than all.
+Sequences, blocks, contents, streams and launch ids are names: permuting them changes nothing that a rule can see.
+`canonical` gives a state's key under the best naming: sequences in the order that makes the key smallest, blocks,
+contents and streams by first use, launches by age. The exhaustive driver keeps one state a key, which is 9 to 80
+times fewer than all.
 
 What cannot matter any more is left out of the key, else there is no end to states: the contents of blocks that nobody
 will read, contents that no living text mentions (they are equal to nothing that may be asked for), epochs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from itertools import permutations, product
 from typing import Any
 
-from .manager import Naming
+from .manager import Manager, Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
 Key = tuple[Any, ...]
@@ -66,7 +67,8 @@ def _encode(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
             for sequence in [state.sequences[name] for name in order]
         ]
     )
-    launches = tuple([_launch(launch, ages, row, text) for launch in state.launches])
+    streams: dict[int, int] = _Names()
+    launches = tuple([_launch(launch, streams[launch.stream], ages, row, text) for launch in state.launches])
     fences = {block: sum(launch.id <= fence for launch in state.launches) for block, fence in state.quarantine.items()}
     named = tuple([fences.pop(block, -1) for block in blocks])
     memory = tuple([tuple([contents.get(content, 0) for content in state.memory[block]]) for block in blocks])
@@ -74,11 +76,21 @@ def _encode(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
     return key, Naming(blocks, {name: index for index, name in enumerate(order)}, ages)
 
 
-def _launch(launch: Launch, ages: dict[int, int], row: Any, text: Any) -> Key:
+def _launch(launch: Launch, stream: int, ages: dict[int, int], row: Any, text: Any) -> Key:
     return (
-        launch.stream,
+        stream,
         launch.executed,
         tuple(sorted([ages[edge] for edge in launch.after if edge in ages])),
         tuple([(*row((copy.source, copy.target)), copy.extent) for copy in launch.copies]),
         tuple([(part.start, part.stop, row(part.row), text(part.text)) for part in launch.computations]),
     )
+
+
+def hidden(manager: Manager, naming: Naming, state: State) -> Hashable:
+    """Return the manager's hidden state, its blocks renamed with the spec's: named ones, waiting ones, free ones."""
+    blocks = dict(naming.blocks)
+    waiting = sorted((fence, block) for block, fence in state.quarantine.items() if block not in blocks)
+    unseen = range(1, state.config.blocks + 1)  # what a black box hides: told apart by id, which is safe
+    for block in (*(block for _, block in waiting), *manager.free_order(), *unseen):
+        blocks.setdefault(block, len(blocks) + 1)
+    return manager.fingerprint(Naming(blocks, naming.sequences, naming.launches))

@@ -6,22 +6,23 @@ To put your own manager under test, subclass `Manager` and give `add`, `extend`,
     pagedkv fuzz --target your_package.your_module:YourManager
 
 The class (or a function that returns an instance) is called as `YourManager(config)`, with a `Config` of `blocks`
-(usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the limit of
-launches in flight). Say `Refused(Reason.NO_SPACE)` and so on where an operation cannot be done; anything else that is
-raised is reported as a crash, with the operations that led to it.
+(usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the
+limit of launches in flight). Say `Refused(Reason.NO_SPACE)` and so on where an operation cannot be done; anything
+else that is raised is reported as a crash, with the operations that led to it.
 
 What is checked, of any manager, is contents: a virtual device executes the launches in every order that their streams
 and edges allow, as late as it likes before they retire, and every slot that a launch reads must hold the KV of the
-right prefix (R-DATA). It needs nothing but block tables and copies. A manager that also gives `observe` is compared with
-the spec, operation by operation.
+right prefix (R-DATA). It needs nothing but block tables and copies. A manager that also gives `observe` is compared
+with the spec, operation by operation.
 """
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
+from .alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit, describe
 from .operations import Outcome, Rows
-from .refusals import Reason, Refused
+from .refusals import Broken, Reason, Refused
 from .state import Block, Config, Copy, LaunchId, Name
 
 
@@ -85,7 +86,7 @@ class Manager:
 
     # ---- what some have
 
-    def fork(self, parent: Name, child: Name) -> Outcome | None:
+    def fork(self, parent: Name, child: Name) -> Outcome | None:  # noqa: ARG002
         """Start `child` with the blocks of `parent`. By default not offered: refused always."""
         raise NotOffered("fork")
 
@@ -131,3 +132,20 @@ class NotOffered(Refused):
 
 
 Factory = Callable[[Config], Manager]
+
+
+def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
+    """Ask the manager; anything it raises but a refusal is a crash, and a crash breaks the rule that it hides."""
+    method: Callable[..., Any] = getattr(manager, _METHODS[type(operation)])
+    try:
+        answer = method(*operation)
+    except Refused as refusal:
+        return refusal
+    except Exception as error:
+        raise Broken("CRASH", f"{describe(operation)} raised {type(error).__name__}: {error}") from error
+    if answer is None:
+        return Outcome()
+    return answer if isinstance(answer, Outcome) else Outcome(copies=tuple(Copy(*each) for each in answer))
+
+
+_METHODS = {Add: "add", Extend: "extend", Fork: "fork", Submit: "launch", Retire: "retire", Release: "release"}

@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .arithmetic import blocks_needed
 from .operations import ready
 from .state import Config, LaunchId, Name, State
 
@@ -26,7 +27,8 @@ class Scope(NamedTuple):
         """Return the scope as a person would say it."""
         config = self.config
         return (
-            f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} tokens, "
+            f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} "
+            "tokens, "
             f"{config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
         )
 
@@ -76,6 +78,15 @@ def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterato
             yield Submit(rows, stream)
 
 
+def possible(state: State, operation: Operation) -> bool:
+    """Whether the world can do this now: a device keeps its order, and tells of what it has done alone."""
+    if isinstance(operation, Execute):
+        return any(launch.id == operation.launch and ready(state, launch) for launch in state.launches)
+    if isinstance(operation, Retire):
+        return all(launch.executed for launch in state.launches if launch.id == operation.launch)
+    return True
+
+
 def _left(state: State) -> LaunchId:
     """Return a launch that has left already, 0 if there is none: its completion may come a second time."""
     in_flight = {launch.id for launch in state.launches}
@@ -83,43 +94,73 @@ def _left(state: State) -> LaunchId:
 
 
 # How often each kind is drawn: growth and device work more often than arrivals, so that runs get deep.
-_WEIGHTS = {"add": 3, "extend": 6, "fork": 2, "launch": 6, "execute": 6, "retire": 5, "release": 2}
-_KINDS, _SHARES = list(_WEIGHTS), list(_WEIGHTS.values())
+_WEIGHTS = {"add": 2, "extend": 5, "fork": 4, "launch": 8, "execute": 6, "retire": 4, "release": 3}
+_ODD = 1 / 12  # how often something is asked that is likely to be refused
 
 
 def draw_move(state: State, names: int, random: Random) -> Operation:
-    """Draw one operation: mostly sensible, one in twelve of any kind likely to be refused."""
-    kind = random.choices(_KINDS, _SHARES)[0]
+    """Draw one operation for a world of `names` sequences: mostly sensible, now and then one to be refused."""
+    draw = _odd_move if random.random() < _ODD else _sensible_move
+    return draw(state, names, random)
+
+
+def _sensible_move(state: State, names: int, random: Random) -> Operation:  # noqa: PLR0911  (one return a kind)
+    """Draw an operation that may well be done: of each kind one that makes sense here, then a kind by its weight."""
     live = list(state.sequences)
-    odd = random.random() < 1 / 12 or not live
-    capacity = state.config.blocks * state.config.block_size
-    if kind == "execute":
-        able = [launch.id for launch in state.launches if ready(state, launch)]
-        return Execute(random.choice(able)) if able else _draw_submission(state, live, random)
-    if kind == "retire":
-        done = [launch.id for launch in state.launches if launch.executed]
-        return (
-            Retire(random.choice(done)) if done and not odd else Retire(random.choice((_left(state), state.issued + 1)))
-        )
-    if kind == "add" or not live:
-        name = random.choice([name for name in range(names) if odd or name not in state.sequences] or live)
-        return Add(name, random.choice((0, capacity + 1)) if odd and live else random.randint(1, max(1, capacity // 3)))
-    if kind == "release":
-        return Release(names if odd else random.choice(live))
-    if kind == "fork":
-        return Fork(
-            random.choice(live), random.choice([n for n in range(names) if n not in state.sequences or odd] or live)
-        )
-    if kind == "launch":
-        return _draw_submission(state, live, random)
-    batch = random.sample(live, random.randint(1, min(3, len(live))))
-    if odd:
-        batch.append(random.choice((names, batch[0])))
-    return Extend(tuple((name, random.choice((0, capacity)) if odd else random.randint(1, 3)) for name in batch))
+    fresh = [name for name in range(names) if name not in state.sequences]
+    planned = [name for name in live if state.sequences[name].planned]
+    forkable = [name for name in live if name not in planned]
+    size, capacity = state.config.block_size, state.config.blocks * state.config.block_size
+    room = [name for name in live if state.sequences[name].allocated < capacity]
+    able = [launch.id for launch in state.launches if ready(state, launch)]
+    done = [launch.id for launch in state.launches if launch.executed]
+    full = sum(blocks_needed(sequence.allocated, size) for sequence in state.sequences.values()) >= state.config.blocks
+    sensible = {
+        "add": bool(fresh) and not full,
+        "extend": bool(room),
+        "fork": bool(forkable and fresh),
+        "launch": bool(planned) and len(state.launches) < state.config.launches,
+        "execute": bool(able),
+        "retire": bool(done),
+        "release": bool(live),
+    }
+    kinds = [kind for kind, makes_sense in sensible.items() if makes_sense] or ["add"]
+    match random.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]:
+        case "add":
+            return Add(random.choice(fresh), random.randint(1, min(capacity, 2 * size)))
+        case "extend":
+            batch = random.sample(room, random.randint(1, min(3, len(room))))
+            return Extend(tuple((name, random.choice((1, 1, 1, 2, size))) for name in batch))
+        case "fork":
+            return Fork(random.choice(forkable), random.choice(fresh))
+        case "launch":
+            batch = random.sample(planned, random.randint(1, min(3, len(planned))))
+            rows = tuple((name, random.randint(1, state.sequences[name].planned)) for name in batch)
+            return Submit(rows, random.randrange(state.config.streams))
+        case "execute":
+            return Execute(random.choice(able))
+        case "retire":
+            return Retire(random.choice(done))
+        case _:
+            return Release(random.choice(live))
 
 
-def _draw_submission(state: State, live: list[Name], random: Random) -> Operation:
-    able = [name for name in live if state.sequences[name].planned]
-    batch = random.sample(able, random.randint(1, min(3, len(able)))) if able else live[:1]
-    rows = tuple((name, random.randint(1, max(1, state.sequences[name].planned))) for name in batch)
-    return Submit(rows, random.randrange(state.config.streams))
+def _odd_move(state: State, names: int, random: Random) -> Operation:
+    """Draw an operation that is likely to be refused, or that comes when it changes nothing."""
+    live = list(state.sequences) or [names]
+    one, stranger = random.choice(live), names
+    too_long = state.config.blocks * state.config.block_size + 1
+    return random.choice(
+        (
+            Add(one, 1),
+            Add(random.randrange(names), random.choice((0, too_long))),
+            Extend(((one, 1), (random.choice((stranger, one)), 1))),
+            Extend(((one, random.choice((0, too_long))),)),
+            Fork(random.choice((one, stranger)), random.randrange(names)),
+            Submit(((one, 1), (random.choice((stranger, one)), 1))),
+            Submit(((one, random.choice((0, too_long))),)),
+            Submit(()),
+            Retire(random.choice((_left(state), state.issued + 1))),
+            Release(stranger),
+        )
+    )

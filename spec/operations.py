@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from .arithmetic import blocks_needed, locate
-from .refusals import Broken, Reason, Refused
+from .refusals import Broken, Reason, refuse_if
 from .state import (
     Block,
     Computation,
@@ -54,9 +54,9 @@ Result = tuple[State, Outcome]
 
 def add(state: State, name: Name, count: int, choice: Outcome | None = None) -> Result:
     """Start a sequence of `count` known tokens: a row of ceil(count / B) blocks, nothing launched yet."""
-    _refuse_if(name in state.sequences, Reason.DUPLICATE)
-    _refuse_if(count < 1, Reason.EMPTY)
-    _refuse_if(blocks_needed(count, state.config.block_size) > state.config.blocks, Reason.TOO_LONG)
+    refuse_if(name in state.sequences, Reason.DUPLICATE)
+    refuse_if(count < 1, Reason.EMPTY)
+    refuse_if(blocks_needed(count, state.config.block_size) > state.config.blocks, Reason.TOO_LONG)
     sequence = Sequence(epoch=state.epochs, text=(), launched=0, row=())
     supply = _Supply(state, choice)
     grown, _ = _grow(state, name, sequence, count, supply)
@@ -71,9 +71,9 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
     first copies it, and the last holder left writes in place.
     """
     _known_batch(state, rows)
-    _refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
+    refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
     lengths = [state.sequences[name].allocated + count for name, count in rows]
-    _refuse_if(
+    refuse_if(
         any(blocks_needed(length, state.config.block_size) > state.config.blocks for length in lengths),
         Reason.TOO_LONG,
     )
@@ -90,9 +90,9 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
 
 def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001
     """Start a sequence as its parent is now: same text, same row, one more edge to each distinct block."""
-    _refuse_if(parent not in state.sequences, Reason.UNKNOWN)
-    _refuse_if(child in state.sequences, Reason.DUPLICATE)
-    _refuse_if(state.sequences[parent].planned > 0, Reason.BUSY)
+    refuse_if(parent not in state.sequences, Reason.UNKNOWN)
+    refuse_if(child in state.sequences, Reason.DUPLICATE)
+    refuse_if(state.sequences[parent].planned > 0, Reason.BUSY)
     twin = state.sequences[parent]._replace(epoch=state.epochs)
     return state._replace(sequences={**state.sequences, child: twin}, epochs=state.epochs + 1), Outcome()
 
@@ -103,8 +103,8 @@ def launch(state: State, rows: Rows, stream: int = 0, choice: Outcome | None = N
     It must be ordered after every launch in flight with which it conflicts: by its stream or by an edge (R-LIFE-2).
     """
     _known_batch(state, rows)
-    _refuse_if(any(not 1 <= count <= state.sequences[name].planned for name, count in rows), Reason.BAD_COUNT)
-    _refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
+    refuse_if(any(not 1 <= count <= state.sequences[name].planned for name, count in rows), Reason.BAD_COUNT)
+    refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
 
     sequences = [state.sequences[name] for name, _ in rows]
     copies = tuple(sequence.copy for sequence in sequences if sequence.copy)
@@ -168,7 +168,7 @@ def retire(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> 
     A completion may be delivered late, and more than once: a launch that has left already changes nothing (R-LIFE-4).
     The device tells of what it has done alone: the caller retires launches that are executed, or have left.
     """
-    _refuse_if(not 1 <= launch_id <= state.issued, Reason.UNKNOWN_LAUNCH)
+    refuse_if(not 1 <= launch_id <= state.issued, Reason.UNKNOWN_LAUNCH)
     done = next((launch for launch in state.launches if launch.id == launch_id), None)
     if done is None:
         if choice and choice.freed:
@@ -185,7 +185,7 @@ def release(state: State, name: Name, choice: Outcome | None = None) -> Result:
     What was submitted goes on. A block that nobody else holds waits in quarantine; one that no launch has ever touched
     is free at once.
     """
-    _refuse_if(name not in state.sequences, Reason.UNKNOWN)
+    refuse_if(name not in state.sequences, Reason.UNKNOWN)
     leaving = state.sequences[name]
     rest = {other: sequence for other, sequence in state.sequences.items() if other != name}
     copied = {leaving.copy.target} if leaving.copy else set()
@@ -201,15 +201,10 @@ def release(state: State, name: Name, choice: Outcome | None = None) -> Result:
 # ---- what the operations share ----------------------------------------------------------------------------------
 
 
-def _refuse_if(condition: bool, reason: Reason) -> None:  # noqa: FBT001  (reads as the sentence it is)
-    if condition:
-        raise Refused(reason)
-
-
 def _known_batch(state: State, rows: Rows) -> None:
     """Guard a batch: each sequence once, and each of them live."""
-    _refuse_if(len({name for name, _ in rows}) < len(rows), Reason.DUPLICATE)
-    _refuse_if(any(name not in state.sequences for name, _ in rows), Reason.UNKNOWN)
+    refuse_if(len({name for name, _ in rows}) < len(rows), Reason.DUPLICATE)
+    refuse_if(any(name not in state.sequences for name, _ in rows), Reason.UNKNOWN)
 
 
 class _Supply:
@@ -226,7 +221,7 @@ class _Supply:
         self._taken: list[Block] = []
 
     def take(self) -> Block:
-        _refuse_if(len(self._taken) == len(self._free), Reason.NO_SPACE)
+        refuse_if(len(self._taken) == len(self._free), Reason.NO_SPACE)
         block = next(self._offered, None)
         if block is None:
             raise Broken("R-CAP-1", f"{len(self._taken)} blocks were taken and more are needed")
@@ -269,7 +264,7 @@ def _computation(state: State, name: Name, count: int) -> Computation:
 
 
 def _reads(state: State, rows: Rows, copies: tuple[Copy, ...]) -> Mapping[Block, int]:
-    """Return the leading slots that a launch reads of each block: all positions of its rows, and its copies' sources."""
+    """Return how many leading slots a launch reads of each block: all positions of its rows, its copies' sources."""
     reads: dict[Block, int] = {}
     size = state.config.block_size
     for name, count in rows:

@@ -17,6 +17,8 @@ from .views import observe
 class Reference(Manager):
     """A manager that is the spec's state and nothing else."""
 
+    streams_offered = 8
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.state = initial(config)

@@ -32,6 +32,12 @@ class Refused(Exception):  # noqa: N818  (a refusal is an answer, not an error)
         return Refused, (self.reason,)
 
 
+def refuse_if(condition: bool, reason: Reason) -> None:  # noqa: FBT001  (reads as the sentence it is)
+    """Refuse an operation whose guard does not hold."""
+    if condition:
+        raise Refused(reason)
+
+
 class Broken(Exception):  # noqa: N818  (a verdict on the thing under test, not an error of this program)
     """A rule does not hold. `rule` is its name, `detail` says where."""
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .alphabet import KINDS, Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
 from .arithmetic import blocks_needed
 from .operations import Outcome, conflict
 from .refusals import Broken, Reason, Refused
@@ -82,9 +82,10 @@ def rule(name: str, *on: type) -> Callable[[Callable[[Step], Lines]], Callable[[
 def check(step: Step) -> None:
     """Check every rule that bears on a step; raise `Broken` with the first that does not hold."""
     if isinstance(step.decided, Refused):
-        relevant = [RULES["R-TXN-1"], RULES["R-CAP-1"]]
+        space = step.decided.reason is Reason.NO_SPACE
+        relevant: tuple[Rule, ...] = (RULES["R-TXN-1"], RULES["R-CAP-1"]) if space else (RULES["R-TXN-1"],)
     else:
-        relevant = [each for each in RULES.values() if each.on is None or type(step.operation) in each.on]
+        relevant = _RULES_ON[type(step.operation)]
     for each in relevant:
         for line in each.predicate(step):
             raise Broken(each.name, line)
@@ -221,9 +222,9 @@ def discharged(step: Step) -> Lines:
         for block, fence in state.quarantine.items():
             if fence < oldest and block not in kept:
                 yield f"block {block} is quarantined and nothing keeps it there"
-    if isinstance(step.operation, Retire) and all(e.id != step.operation.launch for e in step.old.launches):
-        if state != step.old:
-            yield f"launch {step.operation.launch} had left already, and its completion changed something"
+    late = isinstance(step.operation, Retire) and all(e.id != step.operation.launch for e in step.old.launches)
+    if late and state != step.old:
+        yield f"{step.operation}: it had left already, and its completion changed something"
 
 
 @rule("R-LIFE-5", Add, Extend)
@@ -329,10 +330,10 @@ def need_is_what_is_taken(step: Step) -> Lines:
 
 
 def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
-    """Return the blocks an operation needs, by counting: growth, and of k writers of a tail with r holders min(k, r-1)."""
+    """Return how many blocks are needed: growth, and of k writers of a tail with r holders min(k, r - 1) copies."""
     size = state.config.block_size
     if isinstance(operation, Add):
-        return blocks_needed(operation.count, size)
+        return blocks_needed(operation.tokens, size)
     growth = sum(
         blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
         for name, count in operation.rows
@@ -369,3 +370,8 @@ def null_block_apart(step: Step) -> Lines:
     for launch in step.new.launches:
         if NULL in launch.reads or NULL in launch.writes:
             yield f"launch {launch.id} touches the null block"
+
+
+_RULES_ON: dict[type, tuple[Rule, ...]] = {
+    kind: tuple(each for each in RULES.values() if each.on is None or kind in each.on) for kind in KINDS
+}

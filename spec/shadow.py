@@ -3,11 +3,11 @@
 `Shadow` keeps, for each slot, which content it truly holds, and for each sequence which contents its positions should
 have. It executes launches one at a time, each at any moment that the streams and edges allow, and reads block tables
 *when a launch executes*, as a device does: a row that was recycled too early names the wrong blocks by then. It knows
-nothing of reference counts, free lists or fences, so it judges managers that nobody here wrote, under whatever discipline
-they have.
+nothing of reference counts, free lists or fences, so it judges managers that nobody here wrote, under whatever
+discipline they have.
 
-What it checks: R-DATA; R-TAB-1 (a row names a usable block for each position that is read); copies inside blocks. Cost: a launch is executed in time
-proportional to the positions that it reads.
+What it checks: R-DATA; R-TAB-1 (a row names a usable block for each position that is read); copies inside blocks.
+Cost: a launch is executed in time proportional to the positions that it reads.
 
 It looks like the spec's state to a driver (`sequences`, `launches`, `issued`), so that one generator of operations
 serves both.
@@ -74,7 +74,8 @@ class Shadow:
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
-        parts, copies = [], []
+        parts: list[Computation] = []
+        copies: list[Copy] = []
         for name, count in rows:
             old = self.state.sequences[name]
             stop = old.launched + count

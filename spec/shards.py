@@ -10,7 +10,7 @@ import hashlib
 import marshal
 import multiprocessing
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -55,14 +55,14 @@ class Shard:
         return self._digest(first)
 
     def expand(self) -> tuple[list[Candidate], Found | None]:
-        """Try every operation in every world of the frontier; return the worlds not seen by this process, and a fault."""
+        """Try every operation in every world of the frontier; return what this process has not seen, and a fault."""
         self.candidates = []
         for index, here in self.frontier:
             refused = []
             for operation in all_moves(here.state, self.settings.scope):
                 self.edges += 1
-                if not here.fires(operation):
-                    refused.append(operation)
+                if refusal := here.refusal(operation):
+                    refused.append((operation, refusal))
                     continue
                 try:
                     self._follow(index, here, operation)
@@ -97,17 +97,16 @@ class Shard:
             self.seen.add(digest)
             self.candidates.append((digest, index, operation, there))
 
-    def _try_refusals(self, here: World, operations: list[Operation]) -> tuple[Operation, Broken] | None:
+    def _try_refusals(self, here: World, refusals: list[tuple[Operation, Refused]]) -> tuple[Operation, Broken] | None:
         """Try what is to be refused, all on one clone, and look once: a refusal changes nothing."""
         there = here.clone()
         try:
-            for operation in operations:
-                decided = there.step(operation, look=False)
-                assert isinstance(decided, Refused)
-                self.refused[KINDS[type(operation)], str(decided.reason)] += 1
+            for operation, refusal in refusals:
+                there.step_refused(operation, refusal)
+                self.refused[KINDS[type(operation)], str(refusal.reason)] += 1
             there.look()
         except Broken:
-            for operation in operations:  # one at a time, to know which
+            for operation, _ in refusals:  # one at a time, to know which
                 try:
                     here.clone().step(operation)
                 except Broken as broken:
@@ -117,7 +116,8 @@ class Shard:
 
     def _digest(self, there: World) -> Digest:
         key = there.key(pairs=self.settings.pairs)
-        return hashlib.blake2b(marshal.dumps(key, 2), digest_size=16).digest()
+        text: Any = key  # nested tuples of integers, which marshal writes the same each time
+        return hashlib.blake2b(marshal.dumps(text, 2), digest_size=16).digest()
 
 
 class Local:
@@ -224,7 +224,7 @@ class Pool:
 def _serve(pipe: Connection, settings: Settings) -> None:
     """Answer requests until the other end closes."""
     shard = Shard(settings)
-    methods = {
+    methods: dict[str, Callable[..., Any]] = {
         "start": shard.start,
         "expand": lambda: (shard.expand(), shard.edges),
         "adopt": shard.adopt,
