@@ -30,8 +30,8 @@ SMALLEST_FLOAT8_E4M3_CAPABILITY = (8, 9)
 class TileShape:
     """How one program works: `rows` at once, `positions` an iteration, on `warps`, loading `stages` ahead.
 
-    A tile of the plan with more rows than that takes several programs. A block id must be there before its K and V can be asked for, so the pipeline is two loads deep: of five stages two
-    hold block ids and two hold K and V in flight.
+    A tile of the plan with more rows than that takes several programs. A block id must be there before its K and V can
+    be asked for, so the pipeline is two loads deep: of five stages two hold block ids and two K and V in flight.
     """
 
     rows: int
