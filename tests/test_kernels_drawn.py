@@ -12,7 +12,7 @@ FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 @st.composite
 def cases(draw: st.DrawFn, longest: int) -> Case:
-    """Draw a case. Lengths lie at 0, 1, and one around multiples of blocks, KV tiles and splits, more often than not."""
+    """Draw a case: lengths at 0 and 1, and one around multiples of blocks, KV tiles and splits, more often than not."""
     block_size = draw(st.sampled_from([1, 3, 8, 16, 12, 64]))
     edge = st.builds(
         lambda base, near: max(0, base + near),
