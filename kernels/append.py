@@ -21,7 +21,7 @@ from torch import Tensor
 TOKENS_A_PROGRAM = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])  # it varies with the batch, and would recompile
 def append_kernel(
     new_key: tl.tensor, new_value: tl.tensor, key: tl.tensor, value: tl.tensor, slots: tl.tensor,
     key_scale: tl.tensor, value_scale: tl.tensor, tokens: tl.tensor,

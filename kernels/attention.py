@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from pagedkv.kernels.arguments import PagedCache, Scoring
+from pagedkv.kernels.arguments import FLOAT8_DTYPES, PagedCache, Scoring
 from pagedkv.kernels.attention_kernel import attention_kernel
 from pagedkv.kernels.checks import require
 from pagedkv.kernels.launch import KernelCall, active_target
@@ -40,20 +40,26 @@ class TileShape:
     stages: int
 
     @classmethod
-    def of(cls, plan_rows: int, head_padded: int, dtype: torch.dtype, target: GPUTarget) -> "TileShape":
+    def of(
+        cls, plan_rows: int, head_padded: int, dtype: torch.dtype, cache_dtype: torch.dtype, target: GPUTarget
+    ) -> "TileShape":
         """Choose for a tile of `plan_rows`, a head size (padded to a power of two), the dtype of the dots, and a chip.
 
         float32 has no IEEE matrix unit and keeps its operands in registers: small tiles. sm_80 has no wgmma, so K and
-        V pass through registers: 32 positions. AMD stages K and V in 64 KiB of LDS: a shallow pipeline.
+        V pass through registers: 32 positions. AMD stages K and V in 64 KiB of LDS, a shallow pipeline, and decodes
+        fp8 in registers: 16 positions.
         """
         is_amd = target.backend == "hip"
         if dtype == torch.float32:
             return cls(rows=min(plan_rows, 32), positions=16, warps=8, stages=1)
         if plan_rows < LARGE_ROWS:
             return cls(rows=plan_rows, positions=32, warps=4, stages=2 if is_amd else 5)
-        narrow = head_padded > 128 or is_amd or target.arch < 90
-        rows = 128 if head_padded <= 128 else 64
-        return cls(rows=rows, positions=32 if narrow else 64, warps=8, stages=2 if is_amd else 5)
+        if is_amd:
+            rows, positions = (128 if head_padded <= 128 else 64), (16 if cache_dtype in FLOAT8_DTYPES else 32)
+            return cls(rows=rows, positions=positions, warps=8, stages=2)
+        if head_padded > 128:
+            return cls(rows=64, positions=32, warps=8, stages=5)
+        return cls(rows=128, positions=64 if target.arch >= 90 else 32, warps=8, stages=5)
 
 
 def attend(
@@ -114,7 +120,7 @@ def attention_calls(
 
 
 def _tile_call(work: WorkList, shared: dict[str, Any], kv_heads: int) -> KernelCall:
-    shape = TileShape.of(work.rows, shared["HEAD_PADDED"], shared["query"].dtype, active_target())
+    shape = TileShape.of(work.rows, shared["HEAD_PADDED"], shared["query"].dtype, shared["key"].dtype, active_target())
     return KernelCall(
         attention_kernel,
         (len(work.items), kv_heads, work.rows // shape.rows),

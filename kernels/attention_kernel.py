@@ -25,7 +25,7 @@ LN_2 = tl.constexpr(0.6931471805599453)
 ITEM_FIELDS = tl.constexpr(7)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_stride"])  # it varies with the batch, and would recompile
 def attention_kernel(
     query: tl.tensor, key: tl.tensor, value: tl.tensor, block_table: tl.tensor, items: tl.tensor,
     output: tl.tensor, log_sum_exp: tl.tensor, partial_output: tl.tensor, partial_lse: tl.tensor,

@@ -18,7 +18,7 @@ STATES_A_READ = 16
 MERGE_FIELDS = tl.constexpr(4)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["count", "rows_between"])  # they vary with the batch, and would recompile
 def merge_kernel(
     merges: tl.tensor, states: tl.tensor, state_lse: tl.tensor, output: tl.tensor, log_sum_exp: tl.tensor,
     sinks: tl.tensor, count: tl.tensor, rows_between: tl.tensor, heads: tl.tensor, output_token_stride: tl.tensor,
