@@ -215,3 +215,33 @@ def test_log_sum_exp_is_optional(backend: TestedBackend) -> None:
     with kernels_on(backend):
         output = dispatch.attention(problem.query, problem.cache, problem.block_table, problem.plan, backend=backend)
     assert torch.equal(output, expected_output)
+
+
+def test_long_rows_in_pieces_on_torch() -> None:
+    """Rows beyond one piece of 4,096 positions are joined; sinks count once; the thread count is left as it was."""
+    threads = torch.get_num_threads()
+    problem = build(
+        Case(
+            lengths=(9000, 4097, 5, 4096),
+            queries=(2, 1, 1, 3),
+            kv_heads=1,
+            q_heads=2,
+            head_size=16,
+            sinks=True,
+            dtype=torch.float32,
+        )
+    )
+    check(problem, *attend(problem, "torch"))
+    assert torch.get_num_threads() == threads
+
+
+def test_a_fault_on_another_thread_is_raised_on_torch() -> None:
+    """An id beyond the pool, unchecked: an error and no silence, whichever thread met it; the thread count survives."""
+    threads = torch.get_num_threads()
+    problem = build(Case(lengths=(40,) * 8, queries=(1,) * 8))
+    problem.block_table[5, 0] = 10**6
+    with pytest.raises(IndexError):
+        dispatch.attention(
+            problem.query, problem.cache, problem.block_table, problem.plan, backend="torch", checked=False
+        )
+    assert torch.get_num_threads() == threads
