@@ -43,5 +43,5 @@ class UnknownLaunch(Refused):
     """No launch with this id was ever issued."""
 
 
-class InvalidArgument(Refused, ValueError):
+class InvalidArgument(Refused, ValueError):  # noqa: N818  (named like its siblings)
     """The argument is outside every type this interface accepts: wrong shape, dtype or range."""

@@ -1,0 +1,96 @@
+"""The command line: which commands there are, and how each of them ends.
+
+A command lives in a module of its own and is only wired up here. It returns where all held; everything else it raises,
+and `run` turns that into one line on stderr and an exit code:
+
+====================================================== ====
+outcome                                                exit
+====================================================== ====
+all held                                               0
+`Broken`: a rule was broken, a comparison failed       1
+`BadInput`, a refusal, wrong usage, no memory, no file 2
+Ctrl-C                                                 130
+====================================================== ====
+
+A command that has its own report of what is broken (a counterexample) prints it and raises `typer.Exit(1)`. Any
+other exception is a fault of this program, and its traceback is what a report of that fault needs.
+"""
+
+import shlex
+import sys
+from collections.abc import Sequence
+
+import typer
+from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
+from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
+from pagedkv.bench.options import Invocation
+from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
+from pagedkv.bench.verify_command import VERIFY_EXAMPLE, verify_command
+from pagedkv.impl.invariants import CorruptState
+from pagedkv.impl.refusals import Refused
+from pagedkv.spec.refusals import Broken
+
+EXIT_BROKEN = 1
+EXIT_BAD_INPUT = 2
+EXIT_INTERRUPTED = 130
+
+# Newer releases of typer carry a click of their own and do not export this class; its subclass they all export.
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+application = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="The workbench of pagedkv, a formally tested paged KV-cache manager.",
+)
+
+
+@application.callback()
+def workbench() -> None:
+    """Keep the commands commands, even while there is only one of them."""
+
+
+application.command("verify", epilog=VERIFY_EXAMPLE)(verify_command)
+application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
+application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
+application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line (without the program's name) and give its exit code. Nothing but Ctrl-C escapes."""
+    invocation = Invocation(shlex.join(["pagedkv", *arguments]))
+    try:
+        outcome = application(
+            args=list(arguments) or ["--help"], prog_name="pagedkv", standalone_mode=False, obj=invocation
+        )
+    except (KeyboardInterrupt, typer.Abort):
+        return _end("interrupted", EXIT_INTERRUPTED)
+    except (Broken, CorruptState) as broken:
+        return _end(str(broken), EXIT_BROKEN)
+    except (BadInput, Refused, UsageError, MemoryError, OSError) as error:
+        return _end(_bad_input_in_words(error), EXIT_BAD_INPUT)
+    if outcome == EXIT_INTERRUPTED:  # newer releases of typer take Ctrl-C themselves
+        return _end("interrupted", EXIT_INTERRUPTED)
+    return outcome if isinstance(outcome, int) else 0
+
+
+def _bad_input_in_words(error: Exception) -> str:
+    match error:
+        case Refused():
+            return f"refused, {type(error).__name__}: {error}"
+        case MemoryError():
+            return f"not enough memory ({error}); ask for fewer blocks or requests"
+        case OSError():
+            return f"{error.filename or 'output'}: {error.strerror or error}; free it or name another"
+        case BadInput():
+            return str(error)
+        case _:  # wrong usage, in the words of the library; its context knows which command was called
+            message = getattr(error, "format_message", error.__str__)().rstrip(".")
+            command = getattr(getattr(error, "ctx", None), "command_path", "pagedkv")
+            return f"{message}; see {command} --help"
+
+
+def _end(message: str, exit_code: int) -> int:
+    sys.stderr.write(f"pagedkv: {one_line(message)}\n")
+    return exit_code

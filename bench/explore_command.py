@@ -1,0 +1,130 @@
+"""`pagedkv explore`: every state of a small world, breadth first.
+
+The command around `spec.explore`: it turns options into a scope, shows where the walk is, prints what fired and what was
+refused, and ends in a counterexample where a rule broke. What is asked of a walk that ran to its end is that it met
+everything: an operation that never fired or a refusal never met is a hole, and fails the run.
+"""
+
+from collections import Counter
+from typing import Annotated, Any
+
+import typer
+from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.progress import LateSpinner
+from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.search_options import (
+    OUT_DEFAULT,
+    BlockSize,
+    ContentsOnly,
+    Launches,
+    Out,
+    Workers,
+    end_in_counterexample,
+)
+from pagedkv.bench.targets import Target, load_target, trial
+from pagedkv.spec.explore import REFUSALS, Progress, Report, explore
+from pagedkv.spec.moves import Scope
+from pagedkv.spec.shards import Settings
+from pagedkv.spec.state import Config
+from pagedkv.spec.traces import Case, Finding
+from rich.console import Console
+from rich.table import Table
+
+EXPLORE_EXAMPLE = "Example: pagedkv explore --blocks 2 --block-size 1 --sequences 2 --launches 2 --streams 2"
+
+
+def explore_command(
+    context: typer.Context,
+    *,
+    blocks: Annotated[int, typer.Option("--blocks", min=1, max=16, help="Usable blocks of the pool.")] = 3,
+    block_size: BlockSize = 2,
+    sequences: Annotated[int, typer.Option(min=1, max=6, help="Sequences that may live at once.")] = 2,
+    launches: Launches = 2,
+    streams: Annotated[int, typer.Option("--streams", min=1, max=8, help="Device streams.")] = 2,
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, max=64, help="Longest sequence; by default 3 (--deep: 4).")
+    ] = None,
+    batch: Annotated[int | None, typer.Option(min=1, max=6, help="Rows a batch; by default 1 (--deep: 2).")] = None,
+    deep: Annotated[bool, typer.Option("--deep", help="Longer sequences and batches of two rows: minutes.")] = False,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="Tell states apart by what the implementation hides, too: many more states.")
+    ] = False,
+    contents_only: ContentsOnly = False,
+    target: Target = "impl",
+    workers: Workers = 2,
+    seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop after the level that runs over this.")] = None,
+    out: Out = OUT_DEFAULT,
+    json_file: JsonFile = None,
+    seed: Seed = 0,  # noqa: ARG001  (nothing in it is random; every command takes one)
+) -> None:
+    """Try every operation in every reachable state of a small world, in lock-step with the spec.
+
+    What breaks a rule is reported with the shortest sequence of operations that does it. An operation that never
+    fired, or a refusal that was never met, fails the run: the scope was too small to show anything.
+    """
+    if json_file is not None:
+        json_file = output_file(json_file, "--json")
+    factory = load_target(target)
+    config = Config(blocks, block_size, streams, launches)
+    manager = trial(factory, f"--target {target}", config)
+    config = config._replace(streams=min(streams, manager.streams_offered))
+    scope = Scope(config, sequences, max_tokens or (4 if deep else 3), batch or (2 if deep else 1))
+    lock_step = manager.observe() is not None and not contents_only
+    settings = Settings(scope, factory, lock_step, pairs)
+    with LateSpinner("exploring") as spinner:
+
+        def show_progress(at: Progress) -> None:
+            spinner.says(f"depth {at.depth}: {at.states:,} states, {at.edges:,} edges")
+
+        report = explore(settings, workers=workers, seconds=seconds, progress=show_progress)
+    _print(report, settings, target)
+    results = _results(report, settings, target) | {"command": invoked_as(context)}
+    if report.broken:
+        case = Case(config, factory, lock_step)
+        results |= end_in_counterexample(Finding(case, tuple(report.trace), report.broken), out, target)
+    if json_file is not None:
+        write_json(json_file, results)
+    if report.broken or (report.complete and lock_step and report.holes()):
+        raise typer.Exit(1)
+
+
+def _print(report: Report, settings: Settings, target: str) -> None:
+    console = Console()
+    judge = "lock-step with the spec" if settings.lock_step else "contents alone (R-DATA)"
+    console.print(f"explore {target}: {report.scope}; {judge}{'; pairs' if settings.pairs else ''}", soft_wrap=True)
+    table = Table("operation", "fired", "refused", title_justify="left")
+    for kind in REFUSALS:
+        refused = ", ".join(f"{reason} {count:,}" for reason, count in _refusals(report.refused, kind).items())
+        table.add_row(kind, f"{report.fired[kind]:,}", refused or "-")
+    console.print(table)
+    end = "every state visited" if report.complete else "stopped before the end"
+    console.print(
+        f"{report.states:,} states, {report.edges:,} edges, depth {report.depth}, {report.seconds:.1f} s: {end}",
+        soft_wrap=True,
+    )
+    if report.complete and settings.lock_step:
+        for hole in report.holes():
+            console.print(f"a hole in this run: {hole}; a larger scope would meet it", soft_wrap=True)
+
+
+def _refusals(refused: Counter[tuple[str, str]], kind: str) -> dict[str, int]:
+    return {reason: count for (operation, reason), count in sorted(refused.items()) if operation == kind}
+
+
+def _results(report: Report, settings: Settings, target: str) -> dict[str, Any]:
+    return {
+        "target": target,
+        "scope": report.scope,
+        "lock_step": settings.lock_step,
+        "pairs": settings.pairs,
+        "states": report.states,
+        "edges": report.edges,
+        "depth": report.depth,
+        "complete": report.complete,
+        "seconds": report.seconds,
+        "fired": dict(report.fired),
+        "refused": {kind: _refusals(report.refused, kind) for kind in REFUSALS},
+        "holes": report.holes() if settings.lock_step else [],
+        "rule": report.broken.rule if report.broken else None,
+        "counterexample_length": len(report.trace) or None,
+    }

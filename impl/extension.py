@@ -1,0 +1,178 @@
+"""`extend`: room for the next positions of a batch, with copy-on-write; all or nothing.
+
+Two ways to the same effect. Where one position a row is asked for and no row's tail is shared, which is every step of
+plain decoding, a row either has room in its tail or takes one block: a dozen passes over the batch. All else goes the
+general way. Both find first what they need, refuse if it isn't there, and change state only then (R-TXN-1, R-CAP-1).
+
+Copy-on-write: the block of the first new position is copied if another sequence holds it, too. Rows see the effect of
+the rows before them, so of the r holders and k writers of one tail the first min(k, r - 1) in batch order copy it, and
+a last holder writes in place (R-COW-2). The copy is planned: it reads its source until a launch takes it along or its
+sequence leaves. Source: copy-on-write of KV blocks, Kwon et al. (SOSP 2023).
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from .arguments import shown
+from .arrays import NO_BLOCKS, IndexArray, Int64Array
+from .block_pool import BlockPool
+from .block_tables import BlockTables, PlannedCopy
+from .names import Batch
+from .refusals import BadCount, NoSpace, TooLong
+from .results import NO_COPIES, NO_EDITS, Copies, Edits, Extension
+
+
+def extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: int | Int64Array, operation: int) -> Extension:
+    """Grow each row of a batch that isn't empty by its count of positions, or refuse. O(batch + positions)."""
+    least, most = (counts, counts) if isinstance(counts, int) else (int(counts.min()), int(counts.max()))
+    if least < 1:
+        raise BadCount(f"every row must be extended by at least 1 position, not {shown(least)}")
+    if most > pool.blocks * tables.paging.block_size:  # what is larger could overflow, too
+        raise TooLong(f"a row cannot be extended by {shown(most)} positions: the whole pool has {pool.blocks} blocks")
+    if most == 1:
+        extension = _extend_by_one(tables, pool, batch, operation)
+        if extension is not None:
+            return extension
+    return _extend(tables, pool, batch, np.broadcast_to(np.asarray(counts), batch.rows.shape), operation)
+
+
+def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation: int) -> Extension | None:
+    """Extend by one position each; None, and nothing changed, where a row must copy its tail first."""
+    rows = batch.rows
+    length = tables.allocated[rows]
+    index, offset = tables.paging.locate(length)
+    full = offset == 0
+    if pool.shared_edges and np.count_nonzero((pool.co_holders[tables.tail[rows]] > 0) & ~full):
+        return None
+    growing = full.nonzero()[0]
+    blocks, edits = NO_BLOCKS, NO_EDITS
+    if growing.size:
+        grown_rows, columns = rows[growing], index[growing]
+        longest = int(columns.max()) + 1
+        _refuse_without_space(pool, growing.size, longest)
+        tables.make_room(longest)
+        taken = pool.take_to_grow(growing.size, operation)
+        tables.table[grown_rows, columns] = taken
+        tables.tail[grown_rows] = taken
+        blocks = taken.astype(np.int32)
+        edits = Edits(batch.device_rows[growing], columns.astype(np.int32), blocks)
+    slots = tables.tail[rows]
+    slots *= tables.paging.block_size
+    slots += offset
+    length += 1
+    tables.allocated[rows] = length
+    return Extension(slots, edits, NO_COPIES, blocks)
+
+
+class _Plan(NamedTuple):
+    """What a batch needs, row by row."""
+
+    length: Int64Array  # allocated so far
+    after: Int64Array  # allocated then
+    have: Int64Array  # blocks so far
+    growth: Int64Array  # blocks to take behind them
+    copying: IndexArray  # places in the batch of the rows that copy their tail
+    moving: IndexArray  # those of them whose row a launch in flight reads
+    first: Int64Array  # where each row's blocks begin among all that are taken
+
+
+def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array, operation: int) -> Extension:
+    """Extend the general way: counts of any size, and copy-on-write."""
+    plan = _plan(tables, pool, batch, counts)
+    total = int(plan.growth.sum()) + plan.copying.size
+    longest = int((plan.have + plan.growth).max())
+    _refuse_without_space(pool, total, longest)
+    tables.make_room(longest, plan.moving.size)
+
+    taken = pool.take_to_grow(total, operation).copy()
+    rows = batch.rows.copy()
+    for place in plan.moving.tolist():
+        rows[place] = tables.move(int(batch.names[place]), pool.launches)
+    copies = _copy_tails(tables, pool, batch, rows, plan, taken) if plan.copying.size else NO_COPIES
+    grows = np.ones(total, bool)
+    grows[plan.first[plan.copying]] = False  # there stand the copies' targets
+    grown_rows, columns = _cells(rows, plan.have, plan.growth)
+    tables.table[grown_rows, columns] = taken[grows]
+    tables.allocated[rows] = plan.after
+    last, _ = tables.paging.locate(plan.after - 1)
+    tables.tail[rows] = tables.table[rows, last]
+    return Extension(
+        _slots(tables, rows, plan.length, counts), _edits(tables, rows, plan), copies, taken.astype(np.int32)
+    )
+
+
+def _plan(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array) -> _Plan:
+    length = tables.allocated[batch.rows]
+    after = length + counts
+    have = tables.paging.blocks_needed(length)
+    growth = tables.paging.blocks_needed(after) - have
+    copying = _copying(tables, pool, batch.rows, length)
+    moving = [place for place in copying.tolist() if tables.read_in_flight(int(batch.rows[place]), pool.launches)]
+    taking = growth.copy()
+    taking[copying] += 1
+    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), _before(taking))
+
+
+def _copying(tables: BlockTables, pool: BlockPool, rows: IndexArray, length: Int64Array) -> IndexArray:
+    """Return the places of the rows that must copy: the first min(k, r - 1) writers of each shared tail."""
+    _, offset = tables.paging.locate(length)
+    writers = ((pool.co_holders[tables.tail[rows]] > 0) & (offset > 0)).nonzero()[0]
+    tails = tables.tail[rows[writers]]
+    order = np.argsort(tails, kind="stable")
+    _, starts, sizes = np.unique(tails[order], return_index=True, return_counts=True)
+    rank = np.empty(writers.size, np.intp)  # how many writers of the same tail come before
+    rank[order] = np.arange(writers.size) - np.repeat(starts, sizes)
+    return writers[rank < pool.co_holders[tails]]
+
+
+def _copy_tails(
+    tables: BlockTables, pool: BlockPool, batch: Batch, rows: IndexArray, plan: _Plan, taken: IndexArray
+) -> Copies:
+    """Replace the tails that are copied, and plan the copies: the old tails are let go and kept as sources."""
+    copiers = rows[plan.copying]
+    sources, targets = tables.tail[copiers], taken[plan.first[plan.copying]]
+    _, extents = tables.paging.locate(plan.length[plan.copying])
+    pool.plan_copies(sources, tables.fences[:, copiers])
+    tables.table[copiers, plan.have[plan.copying] - 1] = targets
+    tables.copying[copiers] = True
+    for row, *copy in zip(copiers.tolist(), sources.tolist(), targets.tolist(), extents.tolist(), strict=True):
+        tables.copies[row] = PlannedCopy(*copy)
+    blocks = (array.astype(np.int32) for array in (sources, targets, extents))
+    return Copies(batch.names[plan.copying], *blocks)
+
+
+def _edits(tables: BlockTables, rows: IndexArray, plan: _Plan) -> Edits:
+    """Return what changed: rows that moved in full, of the others a copied tail and the growth behind."""
+    first = plan.have.copy()
+    first[plan.copying] -= 1
+    first[plan.moving] = 0
+    edited, columns = _cells(rows, first, plan.have + plan.growth - first)
+    return Edits(edited.astype(np.int32), columns.astype(np.int32), tables.table[edited, columns])
+
+
+def _slots(tables: BlockTables, rows: IndexArray, length: Int64Array, counts: Int64Array) -> Int64Array:
+    """Return the slots of all new positions, in batch order."""
+    repeated, positions = _cells(rows, length, counts)
+    index, offset = tables.paging.locate(positions)
+    return tables.paging.slot(tables.table[repeated, index].astype(np.int64), offset)
+
+
+def _cells(rows: IndexArray, first: Int64Array, counts: Int64Array) -> tuple[IndexArray, Int64Array]:
+    """Return, row by row, (row, number) for the `counts` numbers from `first` on."""
+    repeated = np.repeat(rows, counts)
+    return repeated, np.repeat(first - _before(counts), counts) + np.arange(repeated.size)
+
+
+def _before(counts: Int64Array) -> Int64Array:
+    """Return for each row the sum of the counts before it."""
+    return np.cumsum(counts) - counts
+
+
+def _refuse_without_space(pool: BlockPool, need: int, longest: int) -> None:
+    """Refuse a batch that needs more blocks than there are. A row that outgrows the whole pool always does."""
+    if need <= pool.available:
+        return
+    if longest > pool.blocks:
+        raise TooLong(f"a row of {longest} blocks is longer than the whole pool of {pool.blocks}")
+    raise NoSpace(f"{need} blocks are needed and {pool.available} are available")

@@ -1,0 +1,161 @@
+"""Looking in from outside: who holds a block, what is written, and the state as one value.
+
+Nothing here is on an engine's path, so what can be derived is derived here rather than kept up to date: who holds a
+block from the rows, who reads it from the launches in flight, what is written from what they still write. `who_holds`
+answers what operators ask when a cache is full and nobody seems to use it: whose, since when, why not free. Considered:
+an owner stored with each block (wrong as soon as blocks are shared, and a write more for each block taken).
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from .block_pool import BlockPool
+from .block_tables import BlockTables
+from .launches import InFlight, LaunchLog
+
+
+class Holder(NamedTuple):
+    """A sequence that holds a block."""
+
+    seq: int
+    place: int  # the block's index in the sequence's row
+    since_operation: int  # operations are counted from 1, refused ones not
+    since_launch: int | None  # the newest launch before that, if it is still in flight
+
+
+class Holding(NamedTuple):
+    """Whose a block is, since when, and why it is not free. `str` says it in words."""
+
+    block: int
+    state: str
+    holders: tuple[Holder, ...]
+    readers: tuple[int, ...]  # launches in flight that read or write it
+    planned: tuple[int, ...]  # sequences whose planned copy reads it
+    fences: tuple[int, ...]  # per stream, the launch whose retirement it waits for; 0 where it waits for none
+
+    def __str__(self) -> str:
+        said = [f"block {self.block} is {self.state}"]
+        for holder in self.holders:
+            after = f", after launch {holder.since_launch}" if holder.since_launch else ""
+            since = f"since operation {holder.since_operation}{after}"
+            said.append(f"sequence {holder.seq} holds it as block {holder.place} of its row, {since}")
+        if self.readers:
+            said.append("in flight and touching it: launch " + ", ".join(map(str, self.readers)))
+        if self.planned:
+            said.append("a planned copy reads it for sequence " + ", ".join(map(str, self.planned)))
+        waits = [f"launch {fence} on stream {stream}" for stream, fence in enumerate(self.fences) if fence]
+        if waits:
+            said.append("not free before the retirement of " + " and ".join(waits))
+        return "; ".join(said)
+
+
+def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
+    """Tell who holds a block, since when, and why it is not free. O(table entries in use + rows in flight)."""
+    state = pool.state(block)
+    flights = pool.launches.in_flight.values()
+    names = tables.names.name_of
+    return Holding(
+        block,
+        state,
+        tuple(_holders(tables, pool, block)) if block else (),
+        tuple(flight.launch.id for flight in flights if block and block in blocks_touched(tables, flight)),
+        tuple(int(names[row]) for row, copy in tables.copies.items() if copy.source == block),
+        tuple(pool.fences_of(block)) if state == "quarantined" else (0,) * pool.launches.streams,
+    )
+
+
+def _holders(tables: BlockTables, pool: BlockPool, block: int) -> Iterator[Holder]:
+    """Yield the holders of a block.
+
+    An edge is as old as the row's growth by the block, or as the sequence if that is younger: it began with the block.
+    """
+    for name, row in tables.names.row_of.items():
+        for place in np.flatnonzero(tables.blocks(row) == block).tolist():
+            since = max(pool.grown_since(block), int(tables.names.epoch_of[row]))
+            earlier = [flight for flight in pool.launches.in_flight.values() if flight.operation < since]
+            yield Holder(name, place, since, earlier[-1].launch.id if earlier else None)
+
+
+def blocks_touched(tables: BlockTables, flight: InFlight) -> set[int]:
+    """Return the blocks that a launch in flight reads or writes, from the storage that the device will read."""
+    launch = flight.launch
+    used = tables.paging.blocks_needed(launch.lengths).tolist()
+    touched = {
+        int(block) for row, count in zip(launch.rows.tolist(), used, strict=True) for block in launch.table[row, :count]
+    }
+    return touched | set(launch.copies.sources.tolist()) | set(launch.copies.targets.tolist())
+
+
+def pending_writes(tables: BlockTables, launches: LaunchLog, row: int) -> list[tuple[int, int]]:
+    """Return (launch, first position) of each launch in flight that writes positions of this sequence.
+
+    Its own, and those of its ancestors up to the fork. O(launches in flight x their batch).
+    """
+    if not launches.pending(tables.fences[:, row].tolist()):
+        return []
+    epoch = int(tables.names.epoch_of[row])
+    pending: list[tuple[int, int]] = []
+    for launch_id, flight in launches.in_flight.items():
+        mine = flight.launch.epochs == epoch
+        for elder in tables.ancestors.get(row, ()):
+            if launch_id <= elder.until:
+                mine |= flight.launch.epochs == elder.epoch
+        pending += [(launch_id, start) for start in flight.launch.starts[mine].tolist()]
+    return pending
+
+
+def written(tables: BlockTables, launches: LaunchLog, row: int) -> int:
+    """Return how many leading positions retired launches have written."""
+    starts = [start for _, start in pending_writes(tables, launches, row)]
+    return min(starts, default=tables.launched.item(row))
+
+
+def fingerprint(
+    tables: BlockTables,
+    pool: BlockPool,
+    block: Mapping[int, int],
+    sequence: Mapping[int, int],
+    launch: Callable[[int], int],
+) -> Hashable:
+    """Return all state on which future behaviour depends, renamed.
+
+    Left out, since it can't influence what happens: which row a sequence has, rows and fences that have retired, how
+    many operations there have been, the last batch resolved.
+    """
+    launches = pool.launches
+    names = {0: 0} | {launch_id: launch(launch_id) for launch_id in launches.in_flight}  # 0: what has retired
+    fences, born_after = tables.fences.T.tolist(), tables.born_after.tolist()
+    sequences = []
+    for name, row in tables.names.row_of.items():
+        copy = tables.copies.get(row)
+        own = [fence if fence > born_after[row] else 0 for fence in fences[row]]  # of launches that read its row
+        sequences.append(
+            (
+                sequence[name],
+                tuple([block[entry] for entry in tables.blocks(row).tolist()]),
+                tables.allocated.item(row),
+                tables.launched.item(row),
+                tuple([names.get(fence, 0) for fence in (*fences[row], *own)]),
+                tuple([(names[pending], start) for pending, start in pending_writes(tables, launches, row)]),
+                copy and (block[copy.source], block[copy.target], copy.extent),
+            )
+        )
+    free = pool.free_ids().tolist()
+    unkept = set(free)
+    kept = [
+        (block[entry], count, tuple([names[fence] for fence in pool.fences_of(entry)]))
+        for entry, count in enumerate(pool.co_holders.tolist())
+        if entry and entry not in unkept
+    ]
+    flights = [
+        (
+            names[launch_id],
+            flight.launch.stream,
+            tuple([names.get(earlier, 0) for earlier in flight.clock]),
+            tuple([block[entry] for ids in flight.waiting_blocks for entry in ids.tolist()]),
+        )
+        for launch_id, flight in launches.in_flight.items()
+    ]
+    return tuple([block[entry] for entry in free]), tuple(sorted(sequences)), tuple(sorted(kept)), tuple(flights)

@@ -1,0 +1,166 @@
+"""A manager judged by contents alone.
+
+The manager's word is taken for everything but contents: a virtual device with shadow memory (`shadow`) executes what
+it submits. So a stranger's manager can be judged, and so can the rules that catch a fault long before it would show
+in anything read. What makes no sense to ask (a name that is not live, a count of zero) is not put to the manager: it
+need not answer for it.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, describe
+from .canonical import canonical, hidden
+from .manager import Manager, ask
+from .operations import Outcome
+from .refusals import Broken, Reason, Refused, refuse_if
+from .shadow import Shadow, refuse_if_unknown, rows_at_launch
+from .state import Config, Copy, LaunchId, State
+
+
+class BlackBox:
+    """A manager and a virtual device that knows contents alone."""
+
+    def __init__(self, config: Config, manager: Manager) -> None:
+        self.shadow = Shadow(config, manager.first_block)
+        self.manager = manager
+        self.tables: dict[LaunchId, list[tuple[int, ...]]] = {}  # handed over at the launch, unless rows are live
+        self.offered: Outcome | Refused | None = None  # the manager's last answer
+
+    @property
+    def state(self) -> State:
+        """What drivers look at to choose operations."""
+        return self.shadow.state
+
+    def clone(self) -> "BlackBox":
+        """Return an independent copy, to branch from."""
+        twin = object.__new__(BlackBox)
+        twin.shadow, twin.manager, twin.tables = self.shadow.clone(), self.manager.clone(), dict(self.tables)
+        twin.offered = None
+        return twin
+
+    def refusal(self, operation: Operation) -> Refused | None:
+        """Return why an operation makes no sense to ask; whether there is space only the manager knows."""
+        try:
+            self._guard(operation)
+        except Refused as refused:
+            return refused
+        return None
+
+    def step_refused(self, operation: Operation, refusal: Refused) -> None:
+        """Ask nothing: what makes no sense is not put to a stranger's manager."""
+
+    def step(self, operation: Operation) -> Outcome | Refused:
+        """Take one operation; a refusal by the manager must have changed no block table."""
+        self.offered = self.refusal(operation)
+        if self.offered:
+            return self.offered
+        if isinstance(operation, Execute):
+            self.shadow.execute(operation.launch, self._rows(operation.launch))
+            return Outcome()
+        tables = self._block_tables()
+        offered = self.offered = ask(self.manager, operation)
+        if isinstance(offered, Refused):
+            if self._block_tables() != tables:
+                raise Broken("R-TXN-1", f"{describe(operation)} was refused and block tables changed")
+            return offered
+        self._follow(operation, offered)
+        if not self.state.sequences and not self.state.launches:
+            self._everything_is_free()
+        return offered
+
+    def look(self) -> None:
+        """Nothing to compare: contents are judged when launches execute."""
+
+    def key(self, *, pairs: bool) -> Hashable:  # noqa: ARG002  (a black box is never known by the spec's state alone)
+        """Return what makes this world one with others: contents, tables, and what the manager says it hides."""
+        shadow = self.shadow
+        sequences = {
+            name: sequence._replace(
+                row=tuple(int(b) for b in self.manager.block_table(name)), copy=_one(shadow.plans.get(name))
+            )
+            for name, sequence in shadow.state.sequences.items()
+        }
+        launches = tuple(
+            launch._replace(
+                computations=tuple(
+                    part._replace(row=tuple(int(block) for block in row))
+                    for part, row in zip(launch.computations, self._rows(launch.id), strict=True)
+                )
+            )
+            for launch in shadow.state.launches
+        )
+        empty = (None,) * shadow.config.block_size
+        memory = {block: shadow.state.memory.get(block, empty) for block in (*shadow.usable, 0)}
+        seen = shadow.state._replace(sequences=sequences, launches=launches, memory=memory)
+        key, naming = canonical(seen)
+        return key, hidden(self.manager, naming, seen)
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
+        if shown := self.manager.observe():
+            return len(shown.free), len(shown.references), len(shown.quarantined)
+        held = len({block for table in self._block_tables().values() for block in table})
+        return self.shadow.config.blocks - held, held, 0
+
+    def _rows(self, launch: LaunchId) -> Any:
+        return self.tables[launch] if launch in self.tables else self.manager.rows_read(launch)
+
+    def _block_tables(self) -> dict[int, tuple[int, ...]]:
+        return {name: tuple(int(b) for b in self.manager.block_table(name)) for name in self.state.sequences}
+
+    def _guard(self, operation: Operation) -> None:
+        """Refuse what makes no sense to ask: a stranger's manager need not answer for it."""
+        state = self.state
+        match operation:
+            case Add(name, count):
+                refuse_if(name in state.sequences, Reason.DUPLICATE)
+                refuse_if(count < 1, Reason.EMPTY)
+            case Extend(rows):
+                refuse_if_unknown(self.shadow, rows)
+                refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
+            case Submit(rows, _):
+                refuse_if_unknown(self.shadow, rows)
+                refuse_if(any(not 1 <= c <= state.sequences[n].planned for n, c in rows), Reason.BAD_COUNT)
+                refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
+            case Fork(parent, child):
+                refuse_if(parent not in state.sequences, Reason.UNKNOWN)
+                refuse_if(child in state.sequences, Reason.DUPLICATE)
+                refuse_if(state.sequences[parent].planned > 0, Reason.BUSY)
+            case Release(name):
+                refuse_if(name not in state.sequences, Reason.UNKNOWN)
+            case Retire(launch):
+                refuse_if(not 1 <= launch <= state.issued, Reason.UNKNOWN_LAUNCH)
+            case Execute():
+                pass
+
+    def _follow(self, operation: Operation, outcome: Outcome) -> None:
+        """Tell the shadow what the manager did."""
+        match operation:
+            case Add(name, count):
+                self.shadow.add(name, count)
+            case Extend(rows):
+                self.shadow.extend(rows, outcome.copies)
+            case Fork(parent, child):
+                self.shadow.fork(parent, child)
+            case Submit(rows, stream):
+                launch = self.shadow.launch(rows, stream, outcome.after)
+                if self.manager.rows_read(launch) is None:
+                    self.tables[launch] = rows_at_launch(self.manager, rows)
+            case Retire(launch):
+                self.shadow.retire(launch)
+            case Release(name):
+                self.shadow.release(name)
+            case Execute():
+                pass
+
+    def _everything_is_free(self) -> None:
+        """R-OWN-4 from outside: with nothing left, one sequence as long as the whole pool must find room."""
+        config = self.shadow.config
+        probe = self.manager.clone()
+        if isinstance(ask(probe, Add(0, config.blocks * config.block_size)), Refused):
+            raise Broken("R-OWN-4", "all is over, and a sequence as long as the pool finds no room")
+
+
+def _one(copies: tuple[Copy, ...] | None) -> Copy | None:
+    return copies[0] if copies else None

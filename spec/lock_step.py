@@ -1,0 +1,135 @@
+"""A manager and the spec, side by side.
+
+After each operation every rule holds on the spec's side, and rows, lengths, references, block states, planned copies
+and launches in flight are equal on both. A refusal on one side is a refusal on the other, with the same reason, and
+nothing has changed. Where the spec allows a choice, the manager makes it and the spec follows.
+"""
+
+from collections.abc import Hashable
+from typing import Any
+
+from . import rules
+from .alphabet import Execute, Operation, apply, describe
+from .canonical import canonical, hidden
+from .manager import Manager, ask
+from .operations import Outcome
+from .refusals import Broken, Reason, Refused
+from .state import Config, initial
+from .views import observe
+
+# Which rule is broken where the two observations differ, in the order in which they are compared.
+_JUDGED_BY = {
+    "free": "R-OWN-1",
+    "quarantined": "R-LIFE-5",
+    "references": "R-OWN-2",
+    "copies": "R-LIFE-8",
+    "in_flight": "R-LIFE-4",
+    "sequences": "R-TAB-1",
+}
+
+
+class LockStep:
+    """A manager and the spec, side by side."""
+
+    def __init__(self, config: Config, manager: Manager) -> None:
+        self.state = initial(config)
+        self.manager = manager
+        self.offered: Outcome | Refused | None = None  # the manager's last answer
+
+    def clone(self) -> "LockStep":
+        """Return an independent copy, to branch from."""
+        twin = object.__new__(LockStep)
+        twin.state, twin.manager, twin.offered = self.state, self.manager.clone(), None
+        return twin
+
+    def refusal(self, operation: Operation) -> Refused | None:
+        """Return the spec's refusal of an operation, None if it would do it, with some choice."""
+        try:
+            apply(self.state, operation)
+        except Refused as refused:
+            return refused
+        return None
+
+    def step(self, operation: Operation) -> Outcome | Refused:
+        """Take one operation on both sides, and compare all that can be observed afterwards."""
+        refusal = self.refusal(operation)
+        if refusal:
+            self.step_refused(operation, refusal)
+            self.look()
+            return refusal
+        self.offered = None
+        if isinstance(operation, Execute):
+            self._compare_rows(operation)
+            self.offered = Outcome()
+        else:
+            self.offered = ask(self.manager, operation)
+        old, choice = self.state, self.offered
+        new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
+        _same_answer(operation, decided, choice)
+        rules.check(rules.Step(old, operation, decided, new))
+        self.state = new
+        if not isinstance(operation, Execute):  # the host sees nothing of what a device does
+            self.look()
+        return decided
+
+    def step_refused(self, operation: Operation, refusal: Refused) -> None:
+        """Ask the manager for what the spec refuses; the caller looks afterwards whether something changed."""
+        self.offered = ask(self.manager, operation)
+        _same_answer(operation, refusal, self.offered)
+        rules.check(rules.Step(self.state, operation, refusal, self.state))
+
+    def look(self) -> None:
+        """Compare everything that the manager shows with the spec's state."""
+        shown = self.manager.observe()
+        right = observe(self.state)
+        if shown != right and shown is not None:
+            for field, rule in _JUDGED_BY.items():
+                theirs, ours = getattr(shown, field), getattr(right, field)
+                if theirs != ours:
+                    raise Broken(
+                        rule, f"{field.replace('_', ' ')}: {_only(theirs, ours)}, by the spec {_only(ours, theirs)}"
+                    )
+
+    def key(self, *, pairs: bool) -> Hashable:
+        """Return what makes this world one with others: the spec's state, or the manager's hidden state as well."""
+        key, naming = canonical(self.state)
+        return (key, hidden(self.manager, naming, self.state)) if pairs else key
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined."""
+        free, waiting = len(self.state.free), len(self.state.quarantine)
+        return free, self.state.config.blocks - free - waiting, waiting
+
+    def _compare_rows(self, operation: Execute) -> None:
+        """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
+        rows = self.manager.rows_read(operation.launch)
+        launch = next(launch for launch in self.state.launches if launch.id == operation.launch)
+        for part, row in zip(launch.computations, rows or (), strict=rows is not None):
+            seen = tuple(int(block) for block in row[: len(part.row)])
+            if seen != part.row:
+                raise Broken(
+                    "R-LIFE-6", f"launch {launch.id} reads the row {seen} of sequence {part.sequence}, not {part.row}"
+                )
+
+
+def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outcome | Refused) -> None:
+    if isinstance(decided, Refused) or isinstance(offered, Refused):
+        reasons = [each.reason if isinstance(each, Refused) else None for each in (decided, offered)]
+        if reasons[0] != reasons[1]:
+            space = {Reason.NO_SPACE, Reason.TOO_LONG} & set(reasons)
+            words = [f"refused as {reason}" if reason else "done" for reason in reasons]
+            raise Broken(
+                "R-CAP-1" if space else "R-TXN-1", f"{describe(operation)} was {words[1]}, by the spec {words[0]}"
+            )
+    elif decided != offered:
+        rule = "R-COW-3" if decided.copies != offered.copies else "R-LIFE-7"
+        raise Broken(rule, f"{describe(operation)} gave {offered}, by the spec {decided}")
+
+
+def _only(these: Any, those: Any) -> Any:
+    """Return what makes these differ from those, to be read by a person."""
+    if isinstance(these, frozenset):
+        return sorted(these - those) or "none more"
+    if isinstance(these, dict):
+        return {name: value for name, value in these.items() if those.get(name) != value} or "none more"
+    return these

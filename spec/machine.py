@@ -1,0 +1,147 @@
+"""The Hypothesis driver: a rule-based state machine, one rule an operation.
+
+Slower than the seeded driver (draws cost more than steps), and better at shrinking: what it finds is minimal in every
+number. One rule an operation, and not one rule for all, so that Hypothesis can switch operations off for a whole
+example (swarm testing). Under `CI=true` Hypothesis loads a profile that tries the same examples every time; fuzzing
+means new ones, so it has a profile of its own, `pagedkv-fuzz`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, Phase, event, seed, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .moves import possible
+from .operations import ready
+from .refusals import Broken, Refused
+from .traces import Case, Finding
+
+settings.register_profile(
+    "pagedkv-fuzz",
+    max_examples=200,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=False,
+    print_blob=False,
+    report_multiple_bugs=False,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+
+STRANGER = 9  # a name that is never live
+ALL = 9  # all that is planned
+PICKS = st.sampled_from((0, 1, 2, 3, 0, 1, 2, 3, STRANGER))  # which live sequence, or none
+TOKENS = st.sampled_from((1, 2, 3, 4, 1, 2, 3, 0, 99))
+COUNTS = st.sampled_from((1, 2, 3, 1, 1, 0))
+BATCHES = st.lists(st.tuples(PICKS, COUNTS), min_size=1, max_size=3)
+SUBMISSIONS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 1, ALL, 2, ALL, 0))), min_size=1, max_size=3)
+
+
+class CacheMachine(RuleBasedStateMachine):
+    """A cache manager beside its judge. Subclasses name the case; see `machine`."""
+
+    case: Case
+    last_trace: tuple[Operation, ...] = ()  # of the example that ran last, which after shrinking is the minimal one
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = self.case.start()
+        self.trace: list[Operation] = []
+
+    def step(self, operation: Operation) -> None:
+        """Take an operation on both sides."""
+        self.trace.append(operation)
+        type(self).last_trace = tuple(self.trace)
+        decided = self.world.step(operation)
+        if isinstance(decided, Refused):
+            event(f"{type(operation).__name__} refused as {decided.reason}")
+
+    def name(self, pick: int, among: list[int]) -> int:
+        """Return the name that a pick stands for: one of those given, so that most of what is drawn can be done."""
+        return among[pick % len(among)] if pick != STRANGER else STRANGER
+
+    def live(self) -> list[int]:
+        """Return the live sequences."""
+        return sorted(self.world.state.sequences)
+
+    def planned(self) -> list[int]:
+        """Return the sequences that have something to launch."""
+        return [name for name in self.live() if self.world.state.sequences[name].planned]
+
+    def able(self) -> list[int]:
+        """Return the launches that the device may execute now."""
+        return [launch.id for launch in self.world.state.launches if ready(self.world.state, launch)]
+
+    @rule(name=st.integers(0, 3), tokens=TOKENS)
+    def add(self, name: int, tokens: int) -> None:
+        """Start a sequence."""
+        self.step(Add(name, tokens))
+
+    @precondition(lambda self: bool(self.live()))
+    @rule(batch=BATCHES)
+    def extend(self, batch: list[tuple[int, int]]) -> None:
+        """Make room."""
+        self.step(Extend(tuple({self.name(pick, self.live()): count for pick, count in batch}.items())))
+
+    @precondition(lambda self: bool(self.live()))
+    @rule(parent=PICKS, child=st.integers(0, 3))
+    def fork(self, parent: int, child: int) -> None:
+        """Fork."""
+        self.step(Fork(self.name(parent, self.live()), child))
+
+    @precondition(lambda self: bool(self.planned()))
+    @rule(batch=SUBMISSIONS, stream=st.integers(0, 2))
+    def launch(self, batch: list[tuple[int, int]], stream: int) -> None:
+        """Submit a step of what is planned, all of it or a part."""
+        sequences = self.world.state.sequences
+        rows = {self.name(pick, self.planned()): count for pick, count in batch}
+        for name, count in rows.items():
+            rows[name] = sequences[name].planned if count == ALL and name in sequences else count
+        self.step(Submit(tuple(rows.items()), stream % self.case.config.streams))
+
+    @precondition(lambda self: bool(self.able()))
+    @rule(pick=st.integers(0, 3))
+    def execute(self, pick: int) -> None:
+        """Let the device do a launch."""
+        self.step(Execute(self.name(pick, self.able())))
+
+    @precondition(lambda self: bool(self.world.state.issued))
+    @rule(pick=st.integers(0, 7))
+    def retire(self, pick: int) -> None:
+        """Deliver a completion: the newest that can come, or an older one, a second time, or of none that ever was."""
+        state = self.world.state
+        due = [launch for launch in range(state.issued + 1, 0, -1) if possible(state, Retire(launch))]
+        self.step(Retire(due[(pick + 1) % len(due)]))
+
+    @precondition(lambda self: bool(self.live()))
+    @rule(pick=PICKS)
+    def release(self, pick: int) -> None:
+        """Let a sequence go."""
+        self.step(Release(self.name(pick, self.live())))
+
+
+def machine(case: Case) -> type[CacheMachine]:
+    """Return the state machine of a case: also a test, as `machine(case).TestCase`."""
+    return type("Machine", (CacheMachine,), {"case": case})
+
+
+def hunt(
+    case: Case, *, number: int | None = None, examples: int = 200, progress: Callable[[], None] = lambda: None
+) -> Finding | None:
+    """Let Hypothesis look for a broken rule; return the minimal trace that it found."""
+    kind: Any = machine(case)
+    if number is not None:
+        kind = seed(number)(kind)
+    profile = settings(settings.get_profile("pagedkv-fuzz"), max_examples=examples, database=None, phases=_PHASES)
+    try:
+        run_state_machine_as_test(kind, settings=profile)
+    except Broken as broken:
+        return Finding(case, kind.last_trace, broken)
+    finally:
+        progress()
+    return None
+
+
+_PHASES = (Phase.explicit, Phase.generate, Phase.target, Phase.shrink)

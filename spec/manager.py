@@ -1,0 +1,151 @@
+"""What the drivers need of a cache manager, ours or a stranger's.
+
+To put your own manager under test, subclass `Manager` and give `add`, `extend`, `release` and `block_table`; give
+`fork`, `launch` and `retire` where your manager has a say in them. Then name the class to the command line:
+
+    pagedkv fuzz --target your_package.your_module:YourManager
+
+The class (or a function that returns an instance) is called as `YourManager(config)`, with a `Config` of `blocks`
+(usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the
+limit of launches in flight). Say `Refused(Reason.NO_SPACE)` and so on where an operation cannot be done; anything
+else that is raised is reported as a crash, with the operations that led to it.
+
+What is checked, of any manager, is contents: a virtual device executes the launches in every order that their streams
+and edges allow, as late as it likes before they retire, and every slot that a launch reads must hold the KV of the
+right prefix (R-DATA). It needs nothing but block tables and copies. A manager that also gives `observe` is compared
+with the spec, operation by operation.
+"""
+
+import copy
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from .alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit, describe
+from .operations import Outcome, Rows
+from .refusals import Broken, Reason, Refused
+from .state import Block, Config, Copy, LaunchId, Name
+
+
+class Seen(NamedTuple):
+    """What an implementation shows of one sequence."""
+
+    row: tuple[Block, ...]  # as stored, to the last entry that is not null
+    allocated: int
+    launched: int
+    written: int
+
+
+class Observation(NamedTuple):
+    """What an implementation shows of itself, to be equal to the same seen in the spec's state."""
+
+    sequences: Mapping[Name, Seen]
+    references: Mapping[Block, int]  # of held blocks
+    free: frozenset[Block]
+    quarantined: frozenset[Block]
+    copies: frozenset[Copy]  # planned
+    in_flight: tuple[LaunchId, ...]
+
+
+class Naming(NamedTuple):
+    """New names for old, under which two states that differ in names alone become equal."""
+
+    blocks: Mapping[Block, int]
+    sequences: Mapping[Name, int]
+    launches: Mapping[LaunchId, int]  # of those in flight
+
+
+class Manager:
+    """A paged KV-cache manager under test. See the module's text for what to override."""
+
+    first_block = 1  # the lowest usable block id
+    streams_offered = 1  # how many streams launches may use; 1: stream order protects what is in flight
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    # ---- what every manager gives
+
+    def add(self, name: Name, count: int) -> Outcome | None:
+        """Start a sequence of `count` known tokens: allocate its blocks."""
+        raise NotImplementedError
+
+    def extend(self, rows: Rows) -> Outcome | Iterable[Copy] | None:
+        """Make room for `count` more positions of each `(name, count)`, all or nothing.
+
+        Return the block copies that have to be done first: `Copy(sequence, source, target, extent)`, none by default.
+        """
+        raise NotImplementedError
+
+    def release(self, name: Name) -> Outcome | None:
+        """Let a sequence go, even while launches that read its blocks are in flight."""
+        raise NotImplementedError
+
+    def block_table(self, name: Name) -> Sequence[Block]:
+        """Return the physical blocks of a live sequence, in order."""
+        raise NotImplementedError
+
+    # ---- what some have
+
+    def fork(self, parent: Name, child: Name) -> Outcome | None:  # noqa: ARG002
+        """Start `child` with the blocks of `parent`. By default not offered: refused always."""
+        raise NotOffered("fork")
+
+    def launch(self, rows: Rows, stream: int) -> Outcome | None:
+        """Take note that a step was submitted; say `Outcome(after=...)` which launches must be executed before it.
+
+        Launches are numbered from 1 in the order of these calls.
+        """
+
+    def retire(self, launch: LaunchId) -> Outcome | None:
+        """Take note that a launch, and all that happens before it, is known to be done."""
+
+    def rows_read(self, launch: LaunchId) -> Sequence[Sequence[Block]] | None:
+        """Return the rows, one a sequence of the launch, as a device that executes it now would read them.
+
+        None, the default: the device was given copies of the block tables at the launch.
+        """
+
+    # ---- what the exhaustive driver and the lock-step can use
+
+    def clone(self) -> Self:
+        """Return an independent copy."""
+        return copy.deepcopy(self)
+
+    def observe(self) -> Observation | None:
+        """Return what the manager shows of itself; None: it is a black box, and judged by contents alone."""
+        return None
+
+    def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002
+        """Return all state on which future behaviour depends and which `observe` does not show, with new names."""
+        return None
+
+    def free_order(self) -> Sequence[Block]:
+        """Return the free blocks in the order in which they will be taken, if there is one."""
+        return ()
+
+
+class NotOffered(Refused):
+    """The manager has no such operation."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(Reason.BUSY, f"{what} is not offered")
+
+
+Factory = Callable[[Config], Manager]
+
+
+def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
+    """Ask the manager; anything it raises but a refusal is a crash, and a crash breaks the rule that it hides."""
+    method: Callable[..., Any] = getattr(manager, _METHODS[type(operation)])
+    try:
+        answer = method(*operation)
+    except Refused as refusal:
+        return refusal
+    except Exception as error:
+        raise Broken("CRASH", f"{describe(operation)} raised {type(error).__name__}: {error}") from error
+    if answer is None:
+        return Outcome()
+    return answer if isinstance(answer, Outcome) else Outcome(copies=tuple(Copy(*each) for each in answer))
+
+
+_METHODS = {Add: "add", Extend: "extend", Fork: "fork", Submit: "launch", Retire: "retire", Release: "release"}

@@ -1,0 +1,360 @@
+"""The alphabet: what can happen to a paged KV cache, each operation as a pure function.
+
+`add · extend · fork · launch · execute · retire · release`, each `(state, arguments, choice) -> (state, outcome)`. The
+guards stand first, in the order in which they are tested over the whole call; the first that does not hold is the
+`Refused` that is raised. Then comes the effect. A state is never changed in place, so a refusal changes nothing and an
+operation is atomic by construction (R-TXN-1).
+
+Where more than one outcome is right (which free blocks, when a quarantined block becomes free), the spec takes the
+lowest ids and frees as early as safety allows. An implementation may choose otherwise: its outcome is given as
+`choice`, checked to be an allowed one (else `Broken`, with the rule), and followed. So states stay equal on both sides.
+
+The discipline is *fence*: a block without holder is not reused before the host has seen every launch retire that may
+touch it. Sources: paging and copy-on-write of KV blocks, Kwon et al., "Efficient Memory Management for Large Language
+Model Serving with PagedAttention" (SOSP 2023); deferred reuse behind completion, Fraser, "Practical lock-freedom"
+(2004, epoch-based reclamation).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from .arithmetic import blocks_needed, locate
+from .refusals import Broken, Reason, refuse_if
+from .state import (
+    Block,
+    Computation,
+    Content,
+    Copy,
+    Launch,
+    LaunchId,
+    Name,
+    Sequence,
+    State,
+    before,
+    holders,
+    planned_copies,
+    touched,
+)
+
+Rows = tuple[tuple[Name, int], ...]  # a batch: (sequence, count) for each
+
+
+class Outcome(NamedTuple):
+    """What an operation decided: the choices among what the spec allows, and what follows from them."""
+
+    blocks: tuple[Block, ...] = ()  # taken from the free set, in order of taking
+    copies: tuple[Copy, ...] = ()
+    launch: LaunchId = 0
+    after: frozenset[LaunchId] = frozenset()
+    freed: frozenset[Block] = frozenset()
+
+
+Result = tuple[State, Outcome]
+
+
+def add(state: State, name: Name, count: int, choice: Outcome | None = None) -> Result:
+    """Start a sequence of `count` known tokens: a row of ceil(count / B) blocks, nothing launched yet."""
+    refuse_if(name in state.sequences, Reason.DUPLICATE)
+    refuse_if(count < 1, Reason.EMPTY)
+    refuse_if(blocks_needed(count, state.config.block_size) > state.config.blocks, Reason.TOO_LONG)
+    sequence = Sequence(epoch=state.epochs, text=(), launched=0, row=())
+    supply = _Supply(state, choice)
+    grown, _ = _grow(state, name, sequence, count, supply)
+    state = state._replace(sequences={**state.sequences, name: grown}, free=supply.rest(), epochs=state.epochs + 1)
+    return state, Outcome(blocks=supply.taken())
+
+
+def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
+    """Make room for the next `count` positions of each row: all or nothing, in the order given.
+
+    A row is extended in the state that the rows before it have left. So of two siblings that share a tail block the
+    first copies it, and the last holder left writes in place.
+    """
+    _known_batch(state, rows)
+    refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
+    lengths = [state.sequences[name].allocated + count for name, count in rows]
+    refuse_if(
+        any(blocks_needed(length, state.config.block_size) > state.config.blocks for length in lengths),
+        Reason.TOO_LONG,
+    )
+    supply = _Supply(state, choice)
+    copies: list[Copy] = []
+    for name, count in rows:
+        grown, copy = _grow(state, name, state.sequences[name], count, supply)
+        copies += [copy] if copy else []
+        state = state._replace(sequences={**state.sequences, name: grown})
+    if choice and choice.copies != tuple(copies):
+        raise Broken("R-COW-2", f"copies must be {copies}, not {list(choice.copies)}")
+    return state._replace(free=supply.rest()), Outcome(blocks=supply.taken(), copies=tuple(copies))
+
+
+def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001
+    """Start a sequence as its parent is now: same text, same row, one more edge to each distinct block."""
+    refuse_if(parent not in state.sequences, Reason.UNKNOWN)
+    refuse_if(child in state.sequences, Reason.DUPLICATE)
+    refuse_if(state.sequences[parent].planned > 0, Reason.BUSY)
+    twin = state.sequences[parent]._replace(epoch=state.epochs)
+    return state._replace(sequences={**state.sequences, child: twin}, epochs=state.epochs + 1), Outcome()
+
+
+def launch(state: State, rows: Rows, stream: int = 0, choice: Outcome | None = None) -> Result:
+    """Submit a step: planned copies first, then write `count` planned positions of each row, reading all before them.
+
+    It must be ordered after every launch in flight with which it conflicts: by its stream or by an edge (R-LIFE-2).
+    """
+    _known_batch(state, rows)
+    refuse_if(any(not 1 <= count <= state.sequences[name].planned for name, count in rows), Reason.BAD_COUNT)
+    refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
+
+    sequences = [state.sequences[name] for name, _ in rows]
+    copies = tuple(sequence.copy for sequence in sequences if sequence.copy)
+    new = Launch(
+        id=state.issued + 1,
+        stream=stream,
+        after=frozenset(),
+        copies=copies,
+        computations=tuple(_computation(state, name, count) for name, count in rows),
+        reads=_reads(state, rows, copies),
+        writes=_writes(state, rows, copies),
+    )
+    new = new._replace(after=_edges(state, new, choice))
+    submitted = {
+        name: sequence._replace(launched=sequence.launched + count, copy=None)
+        for (name, count), sequence in zip(rows, sequences, strict=True)
+    }
+    # A source that nobody holds any more was kept by the plan; from here on this launch keeps it.
+    kept = {copy.source: new.id for copy in copies if copy.source in state.quarantine}
+    state = state._replace(
+        sequences={**state.sequences, **submitted},
+        quarantine={**state.quarantine, **kept},
+        launches=(*state.launches, new),
+        issued=new.id,
+    )
+    return state, Outcome(copies=copies, launch=new.id, after=new.after)
+
+
+def ready(state: State, launch: Launch) -> bool:
+    """Whether the device may execute a launch now: not done yet, and all that happens before it is done."""
+    pending = {other.id for other in state.launches if not other.executed}
+    return launch.id in pending and not before(state.launches, launch) & pending
+
+
+def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> Result:  # noqa: ARG001
+    """Let the device do a launch: copies, then writes. What it then reads is judged by R-DATA.
+
+    The device's own move, at any time that its order allows: the caller asks for launches that are `ready` alone.
+    """
+    memory = dict(state.memory)
+    done = next(launch for launch in state.launches if launch.id == launch_id)
+    held = {
+        copy.target: memory[copy.source][: copy.extent] + memory[copy.target][copy.extent :] for copy in done.copies
+    }
+    memory.update(held)
+    for part in done.computations:
+        position = part.start
+        while position < part.stop:  # a block at a time
+            index, offset = locate(position, state.config.block_size)
+            new = part.text[position : min(part.stop, position - offset + state.config.block_size)]
+            old = memory[part.row[index]]
+            memory[part.row[index]] = old[:offset] + new + old[offset + len(new) :]
+            position += len(new)
+    launches = tuple(e._replace(executed=True) if e.id == launch_id else e for e in state.launches)
+    return state._replace(memory=memory, launches=launches), Outcome()
+
+
+def retire(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> Result:
+    """Learn that a launch has been executed: it leaves, and with it all that happens before it.
+
+    A completion may be delivered late, and more than once: a launch that has left already changes nothing (R-LIFE-4).
+    The device tells of what it has done alone: the caller retires launches that are executed, or have left.
+    """
+    refuse_if(not 1 <= launch_id <= state.issued, Reason.UNKNOWN_LAUNCH)
+    done = next((launch for launch in state.launches if launch.id == launch_id), None)
+    if done is None:
+        if choice and choice.freed:
+            raise Broken("R-LIFE-4", f"launch {launch_id} had left already, and {sorted(choice.freed)} became free")
+        return state, Outcome()
+    leaving = before(state.launches, done) | {done.id}
+    launches = tuple(launch for launch in state.launches if launch.id not in leaving)
+    return _discharge(state._replace(launches=launches), choice)
+
+
+def release(state: State, name: Name, choice: Outcome | None = None) -> Result:
+    """Let a sequence go, finished or cancelled, at any time: every edge is dropped, its planned copy with them.
+
+    What was submitted goes on. A block that nobody else holds waits in quarantine; one that no launch has ever touched
+    is free at once.
+    """
+    refuse_if(name not in state.sequences, Reason.UNKNOWN)
+    leaving = state.sequences[name]
+    rest = {other: sequence for other, sequence in state.sequences.items() if other != name}
+    copied = {leaving.copy.target} if leaving.copy else set()
+    dropped: dict[Block, LaunchId] = {}
+    for index, block in enumerate(leaving.row):
+        if not holders(rest, block):
+            untouched = index * state.config.block_size >= leaving.launched or block in copied
+            dropped[block] = 0 if untouched else state.issued
+    state = state._replace(sequences=rest, quarantine={**state.quarantine, **dropped})
+    return _discharge(state, choice)
+
+
+# ---- what the operations share ----------------------------------------------------------------------------------
+
+
+def _known_batch(state: State, rows: Rows) -> None:
+    """Guard a batch: each sequence once, and each of them live."""
+    refuse_if(len({name for name, _ in rows}) < len(rows), Reason.DUPLICATE)
+    refuse_if(any(name not in state.sequences for name, _ in rows), Reason.UNKNOWN)
+
+
+class _Supply:
+    """Free blocks to take from: those the implementation chose, or the lowest ids. Empty is `NoSpace`.
+
+    Need and availability are found by taking, so they cannot disagree with the allocation (R-CAP-1).
+    """
+
+    def __init__(self, state: State, choice: Outcome | None) -> None:
+        self._free = state.free
+        self._quarantine = state.quarantine
+        self._offered: Iterator[Block] = iter(choice.blocks if choice else sorted(state.free))
+        self._all_taken_of = choice
+        self._taken: list[Block] = []
+
+    def take(self) -> Block:
+        refuse_if(len(self._taken) == len(self._free), Reason.NO_SPACE)
+        block = next(self._offered, None)
+        if block is None:
+            raise Broken("R-CAP-1", f"{len(self._taken)} blocks were taken and more are needed")
+        if block in self._quarantine:
+            raise Broken("R-LIFE-5", f"block {block} was taken out of quarantine")
+        if block not in self._free or block in self._taken:
+            raise Broken("R-OWN-1", f"block {block} was taken and is not free")
+        self._taken.append(block)
+        return block
+
+    def taken(self) -> tuple[Block, ...]:
+        surplus = list(self._offered) if self._all_taken_of else []
+        if surplus:
+            raise Broken("R-CAP-1", f"blocks {surplus} were taken and not needed")
+        return tuple(self._taken)
+
+    def rest(self) -> frozenset[Block]:
+        return self._free.difference(self._taken)
+
+
+def _grow(state: State, name: Name, sequence: Sequence, count: int, supply: _Supply) -> tuple[Sequence, Copy | None]:
+    """Give a sequence room for `count` more positions; copy its tail block first if another sequence holds it too."""
+    start, stop = sequence.allocated, sequence.allocated + count
+    index, extent = locate(start, state.config.block_size)
+    row, copy = sequence.row, None
+    if extent and len(holders(state.sequences, row[index])) > 1:
+        copy = Copy(name, source=row[index], target=supply.take(), extent=extent)
+        row = (*row[:index], copy.target)
+    missing = blocks_needed(stop, state.config.block_size) - len(row)
+    row += tuple(supply.take() for _ in range(missing))
+    text = sequence.text + tuple((sequence.epoch, position) for position in range(start, stop))
+    return sequence._replace(text=text, row=row, copy=copy or sequence.copy), copy
+
+
+def _computation(state: State, name: Name, count: int) -> Computation:
+    sequence = state.sequences[name]
+    start, stop = sequence.launched, sequence.launched + count
+    row = sequence.row[: blocks_needed(stop, state.config.block_size)]
+    return Computation(name, sequence.epoch, start, stop, row, sequence.text[:stop])
+
+
+def _reads(state: State, rows: Rows, copies: tuple[Copy, ...]) -> Mapping[Block, int]:
+    """Return how many leading slots a launch reads of each block: all positions of its rows, its copies' sources."""
+    reads: dict[Block, int] = {}
+    size = state.config.block_size
+    for name, count in rows:
+        stop = state.sequences[name].launched + count
+        for index, block in enumerate(state.sequences[name].row[: blocks_needed(stop, size)]):
+            reads[block] = max(reads.get(block, 0), min(size, stop - index * size))
+    for copy in copies:
+        reads[copy.source] = max(reads.get(copy.source, 0), copy.extent)
+    return reads
+
+
+def _writes(state: State, rows: Rows, copies: tuple[Copy, ...]) -> Mapping[Block, tuple[int, int]]:
+    """Return the slots that a launch writes of each block: its new positions, and what its copies fill."""
+    writes = {copy.target: (0, copy.extent) for copy in copies}
+    size = state.config.block_size
+    for name, count in rows:
+        sequence = state.sequences[name]
+        start, stop = sequence.launched, sequence.launched + count
+        for index in range(start // size, blocks_needed(stop, size)):
+            low, high = max(start - index * size, 0), min(stop - index * size, size)
+            low = writes.get(sequence.row[index], (low, high))[0]  # a copy fills the slots just below
+            writes[sequence.row[index]] = (low, high)
+    return writes
+
+
+def conflict(older: Launch, newer: Launch) -> bool:
+    """Whether two launches touch a common slot, one of them writing."""
+    return (
+        any(block in older.reads and low < older.reads[block] for block, (low, _) in newer.writes.items())
+        or any(block in newer.reads and low < newer.reads[block] for block, (low, _) in older.writes.items())
+        or any(
+            block in older.writes and low < older.writes[block][1] and older.writes[block][0] < high
+            for block, (low, high) in newer.writes.items()
+        )
+    )
+
+
+def _edges(state: State, new: Launch, choice: Outcome | None) -> frozenset[LaunchId]:
+    """Return the edges of a new launch: to what it conflicts with on other streams, or those chosen if they suffice."""
+    conflicting = frozenset(launch.id for launch in state.launches if conflict(launch, new))
+    on_its_stream = frozenset(launch.id for launch in state.launches if launch.stream == new.stream)
+    if choice is None:
+        return conflicting - on_its_stream
+    if any(not 1 <= edge <= state.issued for edge in choice.after):
+        raise Broken("R-LIFE-2", f"an edge to a launch that was never issued: {sorted(choice.after)}")
+    chosen = new._replace(after=choice.after & {launch.id for launch in state.launches})
+    missing = conflicting - before((*state.launches, chosen), chosen)
+    if missing:
+        raise Broken("R-LIFE-2", f"launch {new.id} conflicts with {sorted(missing)} in flight and is not ordered after")
+    return chosen.after
+
+
+def _discharge(state: State, choice: Outcome | None) -> Result:
+    """Let blocks out of quarantine: none that device work may touch, and at the latest when the fence has passed.
+
+    Which ones is the implementation's choice between these bounds: a fence may stand for younger launches than those
+    that truly touch a block, so an implementation may free a little late, and never early.
+    """
+    allowed = state.quarantine.keys() - touched(state)
+    oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
+    due = {block for block in allowed if state.quarantine[block] < oldest}
+    freed = choice.freed if choice else frozenset(allowed)
+    if not freed <= state.quarantine.keys():
+        wrong = sorted(freed - state.quarantine.keys())
+        raise Broken("R-OWN-3", f"blocks {wrong} became free and were not in quarantine")
+    if not freed <= allowed:
+        raise Broken("R-LIFE-1", f"blocks {sorted(freed - allowed)} became free while device work may touch them")
+    if not due <= freed:
+        raise Broken("R-LIFE-4", f"blocks {sorted(due - freed)} are due and did not become free")
+    quarantine = {block: fence for block, fence in state.quarantine.items() if block not in freed}
+    return state._replace(free=state.free | freed, quarantine=quarantine), Outcome(freed=freed)
+
+
+def copies_reading(state: State, block: Block) -> list[Copy]:
+    """Return the planned copies that will read a block: readers, not holders (R-COW-2)."""
+    return [copy for copy in planned_copies(state) if copy.source == block]
+
+
+__all__ = [
+    "Content",
+    "Outcome",
+    "Rows",
+    "add",
+    "conflict",
+    "copies_reading",
+    "execute",
+    "extend",
+    "fork",
+    "launch",
+    "ready",
+    "release",
+    "retire",
+]

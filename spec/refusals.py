@@ -1,0 +1,50 @@
+"""How an operation says no, and how a check says wrong.
+
+`Refused` is an answer: the guard of an operation did not hold, nothing was changed, and the reason is one of the names
+in the table of operations (`README.md` beside this file). `Broken` is a verdict: something did what a rule forbids; it
+carries the rule's name, so that the same word stands in the spec, in the error, in the test and in the docs.
+"""
+
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Why an operation was refused; the sentence says what was asked and cannot be."""
+
+    DUPLICATE = "Duplicate"  # the name is live already, or stands twice in one batch
+    UNKNOWN = "Unknown"  # no live sequence has this name
+    EMPTY = "Empty"  # a sequence starts with at least one token
+    BAD_COUNT = "BadCount"  # a count below 1, or more than is planned
+    TOO_LONG = "TooLong"  # more blocks than the whole pool has
+    NO_SPACE = "NoSpace"  # not enough blocks are free now
+    BUSY = "Busy"  # planned positions at a fork; the limit of launches in flight at a launch
+    UNKNOWN_LAUNCH = "UnknownLaunch"  # never issued
+
+
+class Refused(Exception):  # noqa: N818  (a refusal is an answer, not an error)
+    """An operation's guard did not hold; nothing was changed."""
+
+    def __init__(self, reason: Reason, what: str = "") -> None:
+        super().__init__(f"{reason}: {what}" if what else str(reason))
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["Refused"], tuple[Reason]]:
+        return Refused, (self.reason,)
+
+
+def refuse_if(condition: bool, reason: Reason) -> None:  # noqa: FBT001  (reads as the sentence it is)
+    """Refuse an operation whose guard does not hold."""
+    if condition:
+        raise Refused(reason)
+
+
+class Broken(Exception):  # noqa: N818  (a verdict on the thing under test, not an error of this program)
+    """A rule does not hold. `rule` is its name, `detail` says where."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        super().__init__(f"{rule}: {detail}")
+        self.rule = rule
+        self.detail = detail
+
+    def __reduce__(self) -> tuple[type["Broken"], tuple[str, str]]:
+        return Broken, (self.rule, self.detail)

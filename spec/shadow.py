@@ -1,0 +1,183 @@
+"""A virtual device with shadow memory: what is right, told from block tables and copies alone.
+
+`Shadow` keeps, for each slot, which content it truly holds, and for each sequence which contents its positions should
+have. It executes launches one at a time, each at any moment that the streams and edges allow, and reads block tables
+*when a launch executes*, as a device does: a row that was recycled too early names the wrong blocks by then. It knows
+nothing of reference counts, free lists or fences, so it judges managers that nobody here wrote, under whatever
+discipline they have.
+
+What it checks: R-DATA; R-TAB-1 (a row names a usable block for each position that is read); copies inside blocks.
+Cost: a launch is executed in time proportional to the positions that it reads.
+
+It looks like the spec's state to a driver (`sequences`, `launches`, `issued`), so that one generator of operations
+serves both.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from .arithmetic import blocks_needed
+from .manager import Manager
+from .operations import Rows
+from .refusals import Broken, Reason, Refused
+from .state import (
+    Block,
+    Computation,
+    Config,
+    Content,
+    Copy,
+    Launch,
+    LaunchId,
+    Name,
+    State,
+    before,
+)
+from .state import Sequence as Tracked
+
+
+class Shadow:
+    """Shadow memory beside a manager. `state` borrows the spec's types; its rows are what the manager said."""
+
+    def __init__(self, config: Config, first_block: int = 1) -> None:
+        self.config = config
+        self.usable = range(first_block, first_block + config.blocks)
+        self.state = State(config, {}, frozenset(), {}, (), {})
+        self.plans: dict[Name, tuple[Copy, ...]] = {}
+
+    def clone(self) -> "Shadow":
+        """Return an independent copy: the parts are frozen, so this costs one new object."""
+        twin = Shadow(self.config)
+        twin.usable, twin.state, twin.plans = self.usable, self.state, dict(self.plans)
+        return twin
+
+    # ---- what the host does
+
+    def add(self, name: Name, count: int) -> None:
+        """A sequence of `count` known tokens was started."""
+        text = tuple((self.state.epochs, position) for position in range(count))
+        self._put(name, Tracked(self.state.epochs, text, 0, ()), epochs=1)
+
+    def extend(self, rows: Rows, copies: Iterable[Copy]) -> None:
+        """Rows were extended; the copies go to the head of the next launch of their sequence."""
+        for name, count in rows:
+            old = self.state.sequences[name]
+            new = tuple((old.epoch, position) for position in range(old.allocated, old.allocated + count))
+            self._put(name, old._replace(text=old.text + new))
+        for copy in copies:
+            inside = copy.source in self.usable and copy.target in self.usable
+            if not inside or not 0 <= copy.extent <= self.config.block_size:
+                raise Broken("R-COW-3", f"{copy} is not inside usable blocks")
+            self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
+
+    def fork(self, parent: Name, child: Name) -> None:
+        """A sequence was forked."""
+        self._put(child, self.state.sequences[parent]._replace(epoch=self.state.epochs), epochs=1)
+
+    def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
+        """A step was submitted; its tables are read when it executes."""
+        parts: list[Computation] = []
+        copies: list[Copy] = []
+        for name, count in rows:
+            old = self.state.sequences[name]
+            stop = old.launched + count
+            parts.append(Computation(name, old.epoch, old.launched, stop, (), old.text[:stop]))
+            copies += self.plans.pop(name, ())
+            self._put(name, old._replace(launched=stop))
+        issued = self.state.issued + 1
+        new = Launch(issued, stream, after, tuple(copies), tuple(parts), {}, {})
+        self.state = self.state._replace(launches=(*self.state.launches, new), issued=issued)
+        return issued
+
+    def release(self, name: Name) -> None:
+        """A sequence left; what it submitted goes on, what it planned does not."""
+        rest = {other: sequence for other, sequence in self.state.sequences.items() if other != name}
+        self.state = self.state._replace(sequences=rest)
+        self.plans.pop(name, None)
+
+    def retire(self, launch_id: LaunchId) -> None:
+        """The host learnt that a launch is done: it leaves, with all that happens before it."""
+        for launch in self.state.launches:
+            if launch.id == launch_id:
+                leaving = before(self.state.launches, launch) | {launch_id}
+                kept = tuple(other for other in self.state.launches if other.id not in leaving)
+                self.state = self.state._replace(launches=kept)
+                return
+
+    # ---- what the device does
+
+    def execute(self, launch_id: LaunchId, rows: Sequence[Sequence[Block]]) -> None:
+        """Execute a launch with the rows it reads now: copies, writes, then reads, each against R-DATA."""
+        launch = next(launch for launch in self.state.launches if launch.id == launch_id)
+        memory = dict(self.state.memory)
+        size = self.config.block_size
+        empty: tuple[Content | None, ...] = (None,) * size
+        for copy in launch.copies:
+            held = memory.get(copy.target, empty)
+            memory[copy.target] = memory.get(copy.source, empty)[: copy.extent] + held[copy.extent :]
+        seen = [self._visible(part, row) for part, row in zip(launch.computations, rows, strict=True)]
+        for part, row in zip(launch.computations, seen, strict=True):
+            for position in range(part.start, part.stop):
+                index, offset = divmod(position, size)
+                held = memory.get(row[index], empty)
+                memory[row[index]] = (*held[:offset], part.text[position], *held[offset + 1 :])
+        for part, row in zip(launch.computations, seen, strict=True):
+            for index, block in enumerate(row):
+                wanted = part.text[index * size : (index + 1) * size]
+                found = memory.get(block, empty)[: len(wanted)]
+                if found != wanted:
+                    raise Broken(
+                        "R-DATA", f"launch {launch_id}: {_difference(part, index, block, size, wanted, found)}"
+                    )
+        launches = tuple(
+            done._replace(executed=True, computations=_captured(done, seen)) if done is launch else done
+            for done in self.state.launches
+        )
+        self.state = self.state._replace(memory=memory, launches=launches)
+
+    def _visible(self, part: Computation, row: Sequence[Block]) -> tuple[Block, ...]:
+        """Return the blocks that a kernel reads of a row: those of the positions below `stop`."""
+        needed = blocks_needed(part.stop, self.config.block_size)
+        blocks = tuple(int(block) for block in row[:needed])
+        if len(blocks) < needed or any(block not in self.usable for block in blocks):
+            raise Broken(
+                "R-TAB-1", f"sequence {part.sequence} needs {needed} blocks for {part.stop} positions: {blocks}"
+            )
+        return blocks
+
+    def _put(self, name: Name, sequence: Tracked, epochs: int = 0) -> None:
+        sequences = {**self.state.sequences, name: sequence}
+        self.state = self.state._replace(sequences=sequences, epochs=self.state.epochs + epochs)
+
+
+def _captured(launch: Launch, rows: list[tuple[Block, ...]]) -> tuple[Computation, ...]:
+    return tuple(part._replace(row=row) for part, row in zip(launch.computations, rows, strict=True))
+
+
+def _difference(
+    part: Computation,
+    index: int,
+    block: Block,
+    size: int,
+    wanted: tuple[Content, ...],
+    found: tuple[Content | None, ...],
+) -> str:
+    offset = next(at for at, content in enumerate(wanted) if found[at] != content)
+    held = found[offset]
+    what = f"position {held[1]} of epoch {held[0]}" if held else "nothing"
+    return (
+        f"position {index * size + offset} of sequence {part.sequence} (epoch {wanted[offset][0]}) "
+        f"is read from block {block} slot {offset}, which holds {what}"
+    )
+
+
+def refuse_if_unknown(shadow: Shadow, rows: Rows) -> None:
+    """Guard a batch by what the device can know: each sequence live and named once, counts within what is planned."""
+    names = [name for name, _ in rows]
+    if len(set(names)) < len(names):
+        raise Refused(Reason.DUPLICATE)
+    if any(name not in shadow.state.sequences for name in names):
+        raise Refused(Reason.UNKNOWN)
+
+
+def rows_at_launch(manager: Manager, rows: Rows) -> list[tuple[Block, ...]]:
+    """Return copies of the block tables of a batch: what a manager without live rows gives its device."""
+    return [tuple(int(block) for block in manager.block_table(name)) for name, _ in rows]

@@ -1,0 +1,243 @@
+"""The frontier of an exhaustive walk, kept by one process or by several.
+
+A world (spec state and manager) is costly to send and cheap to keep. So each process expands the worlds that it found
+itself, and only their keys travel: the process that leads the walk answers which of them are new. The first levels are
+walked by every process alike, since a walk from one state has nothing to share out; when there is enough of a
+frontier, each keeps its part.
+"""
+
+import hashlib
+import marshal
+import multiprocessing
+from collections import Counter
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from .alphabet import KINDS, Operation
+from .manager import Factory
+from .moves import Scope, all_moves
+from .refusals import Broken, Refused
+from .world import World, world
+
+Digest = bytes
+Candidate = tuple[Digest, int, Operation]  # key of a state, index of the state before, the operation between
+Found = tuple[int, Operation, Broken]  # index of a state, the operation that broke a rule there
+
+ENOUGH = 100  # states a process, before the frontier is shared out
+
+
+class Settings(NamedTuple):
+    """What to walk, and how."""
+
+    scope: Scope
+    factory: Factory
+    lock_step: bool = True
+    pairs: bool = False
+
+
+class Shard:
+    """A part of the frontier: the worlds that one process found first, and what it takes to expand them."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.frontier: list[tuple[int, World]] = []
+        self.candidates: list[tuple[Digest, int, Operation, World]] = []
+        self.seen: set[Digest] = set()
+        self.edges = 0
+        self.fired: Counter[str] = Counter()
+        self.refused: Counter[tuple[str, str]] = Counter()
+
+    def start(self) -> Digest:
+        """Take the initial world as the frontier."""
+        first = world(self.settings.scope.config, self.settings.factory, lock_step=self.settings.lock_step)
+        self.frontier = [(0, first)]
+        return self._digest(first)
+
+    def expand(self) -> tuple[list[Candidate], Found | None]:
+        """Try every operation in every world of the frontier; return what this process has not seen, and a fault."""
+        self.candidates = []
+        for index, here in self.frontier:
+            refused = []
+            for operation in all_moves(here.state, self.settings.scope):
+                self.edges += 1
+                if refusal := here.refusal(operation):
+                    refused.append((operation, refusal))
+                    continue
+                try:
+                    self._follow(index, here, operation)
+                except Broken as broken:
+                    return [], (index, operation, broken)
+            if fault := self._try_refusals(here, refused):
+                return [], (index, *fault)
+        return [(digest, index, operation) for digest, index, operation, _ in self.candidates], None
+
+    def adopt(self, numbers: list[int]) -> None:
+        """Make the candidates with a number the next frontier; 0 says that another process has that state."""
+        pairs = zip(numbers, self.candidates, strict=True)
+        self.frontier = [(number, candidate[3]) for number, candidate in pairs if number]
+        self.candidates = []
+
+    def forget(self, yes: bool) -> None:  # noqa: FBT001
+        """Start counting anew, where another process counts what was walked by all."""
+        if yes:
+            self.edges = 0
+            self.fired.clear()
+            self.refused.clear()
+
+    def _follow(self, index: int, here: World, operation: Operation) -> None:
+        there = here.clone()
+        decided = there.step(operation)
+        if isinstance(decided, Refused):  # a black box alone knows whether it has space; what it then hides may change
+            self.refused[KINDS[type(operation)], str(decided.reason)] += 1
+        else:
+            self.fired[KINDS[type(operation)]] += 1
+        digest = self._digest(there)
+        if digest not in self.seen:
+            self.seen.add(digest)
+            self.candidates.append((digest, index, operation, there))
+
+    def _try_refusals(self, here: World, refusals: list[tuple[Operation, Refused]]) -> tuple[Operation, Broken] | None:
+        """Try what is to be refused, all on one clone, and look once: a refusal changes nothing."""
+        there = here.clone()
+        try:
+            for operation, refusal in refusals:
+                there.step_refused(operation, refusal)
+                self.refused[KINDS[type(operation)], str(refusal.reason)] += 1
+            there.look()
+        except Broken:
+            for operation, _ in refusals:  # one at a time, to know which
+                try:
+                    here.clone().step(operation)
+                except Broken as broken:
+                    return operation, broken
+            raise
+        return None
+
+    def _digest(self, there: World) -> Digest:
+        key = there.key(pairs=self.settings.pairs)
+        text: Any = key  # nested tuples of integers, which marshal writes the same each time
+        return hashlib.blake2b(marshal.dumps(text, 2), digest_size=16).digest()
+
+
+class Local:
+    """One shard, in this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.shard = Shard(settings)
+
+    def start(self) -> Digest:
+        """Start on the initial world."""
+        return self.shard.start()
+
+    def expand(self) -> Sequence[tuple[list[Candidate], Found | None]]:
+        """Expand a level."""
+        return [self.shard.expand()]
+
+    def adopt(self, numbers: list[list[int]]) -> None:
+        """Make the new ones the next frontier."""
+        self.shard.adopt(numbers[0])
+
+    def edges(self) -> int:
+        """Return how many operations were tried."""
+        return self.shard.edges
+
+    def statistics(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+        """Return what fired and what was refused."""
+        return self.shard.fired, self.shard.refused
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+class Pool:
+    """A shard a process; requests go over pipes as (method, argument)."""
+
+    def __init__(self, settings: Settings, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipes: list[Connection] = []
+        self.processes = []
+        self.shared_out = False
+        self._edges = 0
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, settings), daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(ours)
+            self.processes.append(process)
+
+    def start(self) -> Digest:
+        """Start every process on the initial world."""
+        return self._ask("start")[0]  # type: ignore[no-any-return]
+
+    def expand(self) -> Sequence[tuple[list[Candidate], Found | None]]:
+        """Expand a level everywhere; before the frontier is shared out, one answer stands for all."""
+        answers = self._ask("expand")
+        heard = answers if self.shared_out else answers[:1]
+        self._edges = sum(edges for _, edges in heard)
+        return [answer for answer, _ in heard]
+
+    def adopt(self, numbers: list[list[int]]) -> None:
+        """Tell each process which of its candidates are its next frontier."""
+        workers = len(self.pipes)
+        if self.shared_out:
+            self._ask("adopt", numbers)
+        elif sum(map(bool, numbers[0])) < ENOUGH * workers:
+            self._ask("adopt", numbers * workers)
+        else:
+            self.shared_out = True
+            parts = [[n if at % workers == part else 0 for at, n in enumerate(numbers[0])] for part in range(workers)]
+            self._ask("adopt", parts)
+            self._ask("forget", [part > 0 for part in range(workers)])
+
+    def edges(self) -> int:
+        """Return how many operations were tried."""
+        return self._edges
+
+    def statistics(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+        """Return what fired and what was refused."""
+        fired: Counter[str] = Counter()
+        refused: Counter[tuple[str, str]] = Counter()
+        for some, others in self._ask("statistics")[: None if self.shared_out else 1]:
+            fired += some
+            refused += others
+        return fired, refused
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe, process in zip(self.pipes, self.processes, strict=True):
+            pipe.close()
+            process.terminate()
+            process.join()
+
+    def _ask(self, what: str, arguments: Sequence[Any] | None = None) -> list[Any]:
+        for number, pipe in enumerate(self.pipes):
+            pipe.send((what, (arguments[number],) if arguments else ()))
+        answers = [pipe.recv() for pipe in self.pipes]
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+        return answers
+
+
+def _serve(pipe: Connection, settings: Settings) -> None:
+    """Answer requests until the other end closes."""
+    shard = Shard(settings)
+    methods: dict[str, Callable[..., Any]] = {
+        "start": shard.start,
+        "expand": lambda: (shard.expand(), shard.edges),
+        "adopt": shard.adopt,
+        "forget": shard.forget,
+        "statistics": lambda: (shard.fired, shard.refused),
+    }
+    try:
+        while True:
+            what, arguments = pipe.recv()
+            try:
+                answer: Any = methods[what](*arguments)
+            except Exception as error:  # noqa: BLE001  (it is raised again where it can be reported)
+                answer = error
+            pipe.send(answer)
+    except (EOFError, KeyboardInterrupt):
+        return

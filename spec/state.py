@@ -1,0 +1,164 @@
+"""What a paged KV cache is made of, as frozen data.
+
+KV storage is cut into *blocks* of `block_size` token *slots*. A *sequence* (a request being served) has a *row*: its
+block table, logical block i -> physical block. A *launch* is one piece of device work in flight: it copies blocks,
+writes the K and V of new positions and reads all positions before them; a device executes it some time after the
+host has submitted it, and the host learns of that later still. Nearly every rule of this spec is about those delays.
+
+Two things here no real manager has. They are *ghost state*, there to say what is right:
+
+- `Content`: what a slot truly holds. The KV of a token depends on all tokens before it, so a slot's content is a
+  *prefix*, and `(epoch, position)` names it: "the tokens of that sequence up to that position". A fork shares the
+  names of its parent, since it shares the prefix; every later position gets a name of its own, since its token may
+  differ. `Sequence.text` says which content each position should have, `State.memory` which content each slot has.
+- `Launch.executed`: whether the device has done it, which the host cannot see.
+
+Nothing that can be derived is stored: who holds a block, whether it is shared, what is written, are functions at the
+end of this file. The free set and the quarantine are stored, so that "every block is in exactly one state" (R-OWN-1)
+is a rule that could break.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from .arithmetic import blocks_needed
+
+Block = int  # a physical block: 1..N; block 0 is the null block, owned by nobody
+Name = int  # the caller's name of a sequence
+LaunchId = int  # counted up from 1, never reused
+Content = tuple[int, int]  # (epoch, position): the prefix that ends there
+
+NULL: Block = 0
+
+
+class Config(NamedTuple):
+    """The size of the world: usable blocks, slots a block, device streams, launches that may be in flight."""
+
+    blocks: int
+    block_size: int
+    streams: int = 1
+    launches: int = 64
+
+
+class Copy(NamedTuple):
+    """Copy the first `extent` slots of block `source` to block `target`, on behalf of a sequence."""
+
+    sequence: Name
+    source: Block
+    target: Block
+    extent: int
+
+
+class Sequence(NamedTuple):
+    """A live sequence. Its positions are allocated (`text`), of these the first `launched` have been submitted."""
+
+    epoch: int  # each `add` or `fork` starts a new one, so that late results of an earlier namesake are recognised
+    text: tuple[Content, ...]  # what each allocated position should hold
+    launched: int
+    row: tuple[Block, ...]
+    copy: Copy | None = None  # planned by `extend`, not launched yet; only the tail block can ever need one
+
+    @property
+    def allocated(self) -> int:
+        """Positions that the row has room for."""
+        return len(self.text)
+
+    @property
+    def planned(self) -> int:
+        """Positions that are allocated and not launched."""
+        return len(self.text) - self.launched
+
+
+class Computation(NamedTuple):
+    """One sequence's part in a launch: write positions `start` to `stop`, read all positions below `stop`."""
+
+    sequence: Name
+    epoch: int
+    start: int
+    stop: int
+    row: tuple[Block, ...]  # as captured at the launch: exactly the blocks of positions below `stop`
+    text: tuple[Content, ...]  # what those positions should hold
+
+
+class Launch(NamedTuple):
+    """Device work that the host has submitted and not yet learnt the end of."""
+
+    id: LaunchId
+    stream: int
+    after: frozenset[LaunchId]  # launches that must execute before this one, besides those before it on its stream
+    copies: tuple[Copy, ...]  # executed first
+    computations: tuple[Computation, ...]
+    reads: Mapping[Block, int]  # block -> how many of its leading slots are read
+    writes: Mapping[Block, tuple[int, int]]  # block -> the slots written, from and up to
+    executed: bool = False
+
+
+class State(NamedTuple):
+    """Everything there is at one moment. Operations map a state to the next; nothing is changed in place."""
+
+    config: Config
+    sequences: Mapping[Name, Sequence]
+    free: frozenset[Block]
+    quarantine: Mapping[Block, LaunchId]  # no holder, not free yet; the newest launch at the time its last edge went
+    launches: tuple[Launch, ...]  # in flight, in order of submission
+    memory: Mapping[Block, tuple[Content | None, ...]]  # ghost: what each slot holds
+    issued: LaunchId = 0  # the newest launch id
+    epochs: int = 0  # how many `add` and `fork` there have been
+
+
+def initial(config: Config) -> State:
+    """Return the empty cache: every block free, every slot without content."""
+    blocks = range(1, config.blocks + 1)
+    empty = (None,) * config.block_size
+    return State(config, {}, frozenset(blocks), {}, (), dict.fromkeys(blocks, empty))
+
+
+def holders(sequences: Mapping[Name, Sequence], block: Block) -> list[Name]:
+    """Return the sequences that hold a block: one edge each, even where a row named it twice (R-OWN-2)."""
+    return [name for name, sequence in sequences.items() if block in sequence.row]
+
+
+def planned_copies(state: State) -> Iterator[Copy]:
+    """Yield the copies that `extend` has chosen and no launch has taken along yet."""
+    for sequence in state.sequences.values():
+        if sequence.copy:
+            yield sequence.copy
+
+
+def touched(state: State) -> set[Block]:
+    """Return the blocks that device work may still read or write: of launches in flight and of planned copies."""
+    blocks = {copy.source for copy in planned_copies(state)}
+    for launch in state.launches:
+        blocks.update(launch.reads, launch.writes)
+    return blocks
+
+
+def before(launches: tuple[Launch, ...], launch: Launch) -> set[LaunchId]:
+    """Return the launches in flight that happen before this one: earlier on its stream, or named by `after`; closed."""
+    found: set[LaunchId] = set()
+    wanted = {launch.id}
+    for other in reversed(launches):  # a launch can only be ordered after older ones, so one pass backwards suffices
+        if other.id in wanted:
+            found.add(other.id)
+            wanted |= other.after
+            wanted |= {e.id for e in launches if e.stream == other.stream and e.id < other.id}
+    return found - {launch.id}
+
+
+def written(state: State, sequence: Sequence) -> int:
+    """Return how many leading positions retired launches have written, its own or its ancestors' up to the fork.
+
+    Contents have one writer, so a position is not yet written exactly if a launch in flight writes its content.
+    """
+    starts = [
+        part.start
+        for launch in state.launches
+        for part in launch.computations
+        if part.start < sequence.launched and part.text[part.start] == sequence.text[part.start]
+    ]
+    return min(starts, default=sequence.launched)
+
+
+def row_length(sequence: Sequence, config: Config) -> int:
+    """Return how many blocks the sequence's row must have."""
+    return blocks_needed(sequence.allocated, config.block_size)

@@ -1,0 +1,162 @@
+"""Traces: run one again, make a failing one shorter, tell what happened in it.
+
+A trace is a list of operations, launch ids included. When operations are taken out of it, later launches get other
+ids; so shrinking works on `Marked` operations, each submission marked with the id that it had, and a replay finds out
+which id it has now. A completion whose submission is gone goes with it.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+from .alphabet import Execute, Extend, Operation, Retire, Submit
+from .manager import Factory
+from .moves import possible
+from .operations import Outcome
+from .refusals import Broken, Refused
+from .state import Config, LaunchId
+from .world import World, world
+
+
+class Told(NamedTuple):
+    """One step as it is told: what was done, what came of it, how the blocks stood afterwards."""
+
+    operation: Operation
+    offered: Outcome | Refused | None  # what the manager answered; None where it gave no answer
+    free: int
+    held: int
+    quarantined: int
+
+
+class Case(NamedTuple):
+    """What to run a trace on."""
+
+    config: Config
+    factory: Factory
+    lock_step: bool = True
+
+    def start(self) -> World:
+        """Return a new world."""
+        return world(self.config, self.factory, lock_step=self.lock_step)
+
+
+class Finding(NamedTuple):
+    """A trace that ends in a broken rule."""
+
+    case: Case
+    trace: tuple[Operation, ...]
+    broken: Broken
+
+
+def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | None]:
+    """Run a trace and tell each step, up to the first that breaks a rule."""
+    told: list[Told] = []
+    try:
+        here = case.start()
+    except Exception as error:  # noqa: BLE001  (a stranger's constructor may raise anything)
+        return told, Broken("CRASH", f"the manager could not be made: {type(error).__name__}: {error}")
+    for operation in trace:
+        if not possible(here.state, operation):
+            continue
+        fault = None
+        try:
+            here.step(operation)
+        except Broken as broken:
+            fault = broken
+        told.append(Told(operation, here.offered, *here.blocks()))
+        if fault:
+            return told, fault
+    return told, None
+
+
+def shrink(finding: Finding, *, tries: int = 4000) -> Finding:
+    """Return a shorter trace that breaks the same rule: runs of operations taken out, then batches and counts cut.
+
+    Not the shortest there is (the exhaustive driver finds that); one from which nothing can be left out.
+    """
+    best = finding
+    left = tries
+    improved = True
+    while improved and left > 0:
+        improved = False
+        for candidate in _smaller(_mark(best.case, best.trace)):
+            left -= 1
+            trace, broken = _run_marked(best.case, candidate)
+            if broken and broken.rule == best.broken.rule and _size(trace) < _size(best.trace):
+                best, improved = Finding(best.case, trace, broken), True
+                break
+            if left <= 0:
+                break
+    return best
+
+
+class Marked(NamedTuple):
+    """An operation, and for a submission the launch id that it had."""
+
+    operation: Operation
+    launch: LaunchId = 0
+
+
+def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
+    """Mark each submission that fires with its id, by running the trace once."""
+    here = case.start()
+    marked = []
+    for operation in trace:
+        before = here.state.issued
+        if possible(here.state, operation):
+            with suppress(Broken):  # the last one
+                here.step(operation)
+        marked.append(Marked(operation, here.state.issued if here.state.issued > before else 0))
+    return marked
+
+
+def _size(trace: tuple[Operation, ...]) -> tuple[int, int]:
+    rows = [operation.rows for operation in trace if isinstance(operation, Extend | Submit)]
+    return len(trace), sum(count for batch in rows for _, count in batch) + sum(len(batch) for batch in rows)
+
+
+def _smaller(marked: list[Marked]) -> Iterator[list[Marked]]:
+    """Yield simpler traces: without a run of operations, long runs first; then with smaller batches and counts."""
+    width = max(1, len(marked) // 2)
+    while width:
+        for start in range(len(marked) - width, -1, -1):
+            yield marked[:start] + marked[start + width :]
+        width //= 2
+    for at, (operation, launch) in enumerate(marked):
+        for simpler in _simpler(operation):
+            yield [*marked[:at], Marked(simpler, launch), *marked[at + 1 :]]
+
+
+def _simpler(operation: Operation) -> Iterator[Operation]:
+    if not isinstance(operation, Extend | Submit):
+        return
+    rows = operation.rows
+    for at, (name, count) in enumerate(rows):
+        if len(rows) > 1:
+            yield operation._replace(rows=rows[:at] + rows[at + 1 :])
+        if count > 1:
+            yield operation._replace(rows=(*rows[:at], (name, count - 1), *rows[at + 1 :]))
+
+
+def _run_marked(case: Case, marked: list[Marked]) -> tuple[tuple[Operation, ...], Broken | None]:
+    """Run marked operations; return the trace as it was run."""
+    here = case.start()
+    now: dict[LaunchId, LaunchId] = {}
+    trace: list[Operation] = []
+    for operation, launch in marked:
+        asked = operation
+        if isinstance(asked, Execute | Retire):
+            if asked.launch not in now:
+                continue
+            asked = asked._replace(launch=now[asked.launch])
+        if not possible(here.state, asked):
+            continue
+        trace.append(asked)
+        before = here.state.issued
+        try:
+            here.step(asked)
+        except Broken as broken:
+            return tuple(trace), broken
+        if launch and here.state.issued > before:
+            now[launch] = here.state.issued
+    return tuple(trace), None
