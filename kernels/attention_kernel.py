@@ -27,12 +27,11 @@ ITEM_FIELDS = tl.constexpr(7)
 
 @triton.jit(do_not_specialize=["table_stride"])  # it varies with the batch, and would recompile
 def attention_kernel(
-    query: tl.tensor, key: tl.tensor, value: tl.tensor, block_table: tl.tensor, items: tl.tensor,
-    output: tl.tensor, log_sum_exp: tl.tensor, partial_output: tl.tensor, partial_lse: tl.tensor,
-    key_scale: tl.tensor, value_scale: tl.tensor, alibi_slopes: tl.tensor, sinks: tl.tensor,
-    scale: tl.tensor, soft_cap: tl.tensor, window: tl.tensor, q_heads: tl.tensor,
-    query_token_stride: tl.tensor, query_head_stride: tl.tensor, output_token_stride: tl.tensor,
-    output_head_stride: tl.tensor, table_stride: tl.tensor,
+    query: tl.tensor, key: tl.tensor, value: tl.tensor, block_table: tl.tensor, items: tl.tensor, output: tl.tensor,
+    log_sum_exp: tl.tensor, partial_output: tl.tensor, partial_lse: tl.tensor, key_scale: tl.tensor,
+    value_scale: tl.tensor, alibi_slopes: tl.tensor, sinks: tl.tensor, scale: tl.tensor, soft_cap: tl.tensor,
+    window: tl.tensor, q_heads: tl.tensor, query_token_stride: tl.tensor, query_head_stride: tl.tensor,
+    output_token_stride: tl.tensor, output_head_stride: tl.tensor, table_stride: tl.tensor,
     key_block_stride: tl.tensor, key_position_stride: tl.tensor, key_head_stride: tl.tensor,
     value_block_stride: tl.tensor, value_position_stride: tl.tensor, value_head_stride: tl.tensor,
     key_scale_stride: tl.tensor, value_scale_stride: tl.tensor,
@@ -83,23 +82,45 @@ def attention_kernel(
             BLOCK_SIZE, HEAD, HEAD_PADDED, TILE, CAUSAL, WINDOWED, CAPPED, alibi_slopes is not None, True,
         )  # fmt: skip
 
+    result, lse = _finish(maximum, total, weighted, sinks, head, real, partial_row)
+    if value_scale is not None:
+        result *= tl.load(value_scale + kv_head * value_scale_stride)
+    if partial_row < 0:
+        _store_rows(
+            output, log_sum_exp, token, head, lane, result, lse, stored, real,
+            output_token_stride, output_head_stride, q_heads,
+        )  # fmt: skip
+    else:
+        _store_rows(
+            partial_output, partial_lse, partial_row.to(tl.int64) + row // GROUP, head, lane, result, lse, stored, real,
+            q_heads * HEAD, HEAD, q_heads,
+        )  # fmt: skip
+
+
+@triton.jit
+def _finish(
+    maximum: tl.tensor, total: tl.tensor, weighted: tl.tensor, sinks: tl.tensor, head: tl.tensor, real: tl.tensor,
+    partial_row: tl.tensor,
+) -> tuple[tl.tensor, tl.tensor]:  # fmt: skip
+    """Divide by the sum, with the sink in it where this is the whole row; returns results and natural log-sum-exp."""
     if sinks is not None and partial_row < 0:  # counted once a row, where it is finished, and not once a split
         sink = tl.load(sinks + head, mask=real, other=float("-inf")) * LOG2_E
         maximum, total, weighted = _take_sink(maximum, total, weighted, sink)
     divisor = tl.where(total == 0.0, 1.0, total)  # a row that saw nothing: 0 / 1, and -inf + 0 (R-KRN-2)
-    result = weighted / divisor[:, None]
-    if value_scale is not None:
-        result *= tl.load(value_scale + kv_head * value_scale_stride)
-    lse = (maximum + tl.log2(divisor)) * LN_2
-    if partial_row < 0:
-        address = output + token[:, None] * output_token_stride + head[:, None] * output_head_stride + lane[None, :]
-        tl.store(address, result.to(output.dtype.element_ty), mask=stored)
-        if log_sum_exp is not None:
-            tl.store(log_sum_exp + token * q_heads + head, lse, mask=real)
-    else:
-        scratch = (partial_row.to(tl.int64) + row // GROUP) * q_heads + head
-        tl.store(partial_output + scratch[:, None] * HEAD + lane[None, :], result, mask=stored)
-        tl.store(partial_lse + scratch, lse, mask=real)
+    return weighted / divisor[:, None], (maximum + tl.log2(divisor)) * LN_2
+
+
+@triton.jit
+def _store_rows(
+    output: tl.tensor, log_sum_exp: tl.tensor, token: tl.tensor, head: tl.tensor, lane: tl.tensor, result: tl.tensor,
+    lse: tl.tensor, stored: tl.tensor, real: tl.tensor, token_stride: tl.tensor, head_stride: tl.tensor,
+    q_heads: tl.tensor,
+) -> None:  # fmt: skip
+    """Store finished rows, or partial ones to scratch `[rows, q_heads, D]`; the log-sum-exp where there is a place."""
+    address = output + token[:, None] * token_stride + head[:, None] * head_stride + lane[None, :]
+    tl.store(address, result.to(output.dtype.element_ty), mask=stored)
+    if log_sum_exp is not None:
+        tl.store(log_sum_exp + token * q_heads + head, lse, mask=real)
 
 
 @triton.jit
