@@ -1,8 +1,8 @@
 """What an implementation may choose, and what it may not: each wrong choice is named by the rule that it breaks.
 
 The choices are which free blocks are taken, which edges a launch is given, and which quarantined blocks become free at
-a retirement or a release. An operation is handed the implementation's outcome; it follows a right one and raises `Broken`
-at a wrong one. 4 blocks of 2 slots, 2 streams; blocks are taken from the lowest id up unless chosen.
+a retirement or a release. An operation is handed the implementation's outcome; it follows a right one and raises
+`Broken` at a wrong one. 4 blocks of 2 slots, 2 streams; blocks are taken from the lowest id up unless chosen.
 """
 
 import pytest
