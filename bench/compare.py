@@ -102,7 +102,7 @@ def compare(first: Path, second: Path | None = None) -> Comparison:
     found = Comparison(tuple(map(str, paths)))
     try:
         with ExitStack() as stack:
-            journals = [stack.enter_context(open_journal(path)) for path in paths]
+            journals = [_open(path, stack) for path in paths]
             progress = stack.enter_context(LateProgress("auditing", _bytes(paths)))
             if len(journals) == 1:
                 _audit(journals[0], found, progress)
@@ -158,6 +158,13 @@ def render(found: Comparison, console: Console) -> None:
 def _add_row(table: Table, difference: Difference) -> None:
     lines = [str(line) if line else "end" for line in dict.fromkeys(difference.lines)]
     table.add_row(" / ".join(lines), *difference.words)
+
+
+def _open(path: Path, stack: ExitStack) -> Journal:
+    try:
+        return stack.enter_context(open_journal(path))
+    except Broken as broken:
+        raise _BrokenJournalError(Fault(str(path), broken.rule, broken.detail)) from None
 
 
 def _audit(journal: Journal, found: Comparison, progress: LateProgress) -> None:

@@ -95,6 +95,12 @@ def test_a_journal_that_is_broken_is_named_among_two(sound: Path) -> None:
     assert (Path(found.fault.journal).name, found.fault.rule) == ("other.jsonl", "R-TXN-1")
 
 
+def test_a_journal_with_a_broken_header_is_named_among_two(sound: Path) -> None:
+    found = both(sound, change(1, '"blocks":6', '"blocks":0')(JOURNAL))
+    assert found.fault is not None
+    assert (Path(found.fault.journal).name, found.fault.rule) == ("other.jsonl", "JOURNAL")
+
+
 @pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n", b"prompt,output\n1,2\n"])
 def test_what_is_no_journal_is_bad_input(tmp_path: Path, sound: Path, content: bytes) -> None:
     other = tmp_path / "other"
