@@ -47,7 +47,7 @@ def verify_command(
     json_file: JsonFile = None,
     seed: Seed = 0,
 ) -> None:
-    """Check the implementation with every driver: exhaustive, Hypothesis, seeded random, contents, journals, kernels."""
+    """Check the implementation with every driver, its journals with the audit, and the kernels with their oracle."""
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     checks = [
