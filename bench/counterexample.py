@@ -47,7 +47,7 @@ class Saved(NamedTuple):
 
     trace: Path
     journal: Path
-    command: str
+    again: str
 
 
 def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broken | None) -> None:
@@ -73,7 +73,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     if left_out and not broken:
         said = f"{left_out} of {len(finding.trace)} operations were not possible this time"
         console.print(said, soft_wrap=True, markup=False, highlight=False)
-    differs = broken.detail if broken else f"nothing; when it was found: {finding.broken.detail}"
+    differs = broken.detail if broken else f"nothing this time; when it was found: {finding.broken.detail}"
     console.print(f"what differs: {one_line(differs)}", soft_wrap=True, markup=False, highlight=False)
 
 

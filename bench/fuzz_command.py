@@ -1,4 +1,9 @@
-"""`pagedkv fuzz`: long random runs, by seeds and by Hypothesis; and a trace run again."""
+"""`pagedkv fuzz`: long random runs, by seeds and by Hypothesis; and a saved trace run again.
+
+The command around `spec.fuzz` and `spec.machine`. Hypothesis looks first, for a quarter of the time, and looks
+elsewhere; seeds take the rest, since they are many times faster. Whatever is found is shrunk and saved, and `--again`
+shows a saved trace on any machine.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -19,7 +24,7 @@ from pagedkv.bench.search_options import (
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.calls import patience
-from pagedkv.spec.fuzz import STREAMS, Plan, Tally, fuzz
+from pagedkv.spec.fuzz import Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, tell
@@ -86,7 +91,7 @@ def fuzz_command(
         lock_step = not contents_only and shows_itself(manager)
         if config:
             config = config._replace(streams=min(config.streams, manager.streams_offered))
-        plan = Plan(factory, config, lock_step, streams=min(STREAMS, manager.streams_offered))
+        plan = Plan(factory, config, lock_step, streams=manager.streams_offered)
         tally, finding = _look(plan, search, spinner)
     _print(tally, target, lock_step=lock_step)
     results = _results(tally, finding, target, lock_step=lock_step) | {"command": invoked_as(context)}
@@ -105,7 +110,7 @@ def _look(plan: Plan, search: Search, spinner: LateSpinner) -> tuple[Tally, Find
     if search.hypothesis:
         seconds *= 1 - HYPOTHESIS_SHARE
         spinner.says("Hypothesis")
-        case = Case(plan.config or Config(3, 2, min(2, plan.streams), 2), plan.factory, plan.lock_step)
+        case = Case(plan.config or Config(3, 2, min(2, plan.streams_drawn()), 2), plan.factory, plan.lock_step)
         share = search.seconds * HYPOTHESIS_SHARE
         if finding := hunt(case, number=search.seed, examples=EXAMPLES_MAX, seconds=share):
             return Tally(), finding

@@ -1,4 +1,8 @@
-"""Options that the searching commands share, what they find out before they search, and how a search ends."""
+"""What the searching commands share: their options, and how a search ends.
+
+`explore`, `fuzz` and `verify` end in the same way where a rule broke: the counterexample as a table, its files in the
+folder of `--out` (which is looked at before the search), and the command that runs it again.
+"""
 
 import os
 from pathlib import Path

@@ -1,5 +1,8 @@
 """Which manager a driver drives: ours, the spec's model, or anybody's, by `--target package.module:factory`.
 
+A stranger's module is code like any other: it may not be there, raise when it is imported, or hold something else than
+a manager. Each of these is bad input and said in one line. What goes wrong later, while it is driven, is a finding.
+
 A target goes to worker processes by its name: each imports it for itself. So a factory can be whatever a module holds,
 a lambda or a bound method, too, which can't be sent from one process to another.
 """

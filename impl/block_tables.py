@@ -64,9 +64,9 @@ class BlockTables:
 
     def __init__(self, paging: Paging, streams: int, rows: int, max_blocks: int) -> None:
         self.paging = paging
-        self.names = Names(rows)
         self.columns = max_blocks
-        self.table = np.zeros((rows, max_blocks), np.int32)
+        self.table = np.zeros((rows, max_blocks), np.int32)  # first, since it is the largest
+        self.names = Names(rows)
         self.allocated = np.zeros(rows, np.int64)  # positions the row has room for
         self.launched = np.zeros(rows, np.int64)  # positions some launch has written or will write
         self.tail = np.zeros(rows, np.intp)  # the last block of the row

@@ -17,14 +17,14 @@ batch wide, as in SGLang's pools. Considered: an object a block (a free list of 
 
 import os
 from types import TracebackType
-from typing import Self
+from typing import Self, SupportsIndex
 
 import numpy as np
 
 from . import arguments
 from .arguments import Integers, integer, shown
 from .arithmetic import Paging, blocks_needed
-from .arrays import NO_BLOCKS, NO_SLOTS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_BLOCKS, NO_SLOTS, IndexArray, Int32Array, Int64Array, frozen
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import extend
@@ -35,6 +35,7 @@ from .results import NO_COPIES, NO_EDITS, Added, Copies, Extension, Forked, Laun
 from .views import CacheViews
 
 MOST_BLOCKS = 2**31 - 2  # ids are int32
+MOST_ROWS = 2**24
 MOST_SLOTS = 2**61  # positions and slots are int64, and sums of two stay so
 LOST = "R-OWN-5: held and quarantined blocks are not those that are off the free stack"
 
@@ -68,7 +69,7 @@ class BlockCache(CacheViews):
         block_size = integer("block_size", block_size, 1, MOST_SLOTS // (blocks + 1))
         streams = integer("streams", streams, 1, 1024)
         launches_in_flight = integer("launches_in_flight", launches_in_flight, 1)
-        rows = integer("rows", rows, 1, MOST_BLOCKS) + 1  # row 0 is nobody's
+        rows = integer("rows", rows, 1, MOST_ROWS) + 1  # row 0 is nobody's
         columns = min(integer("max_blocks_per_row", max_blocks_per_row, 1, MOST_BLOCKS), blocks)
         try:
             pool = BlockPool(blocks, LaunchLog(streams, launches_in_flight))
@@ -86,7 +87,7 @@ class BlockCache(CacheViews):
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
-    def add(self, seq: int, tokens: int | Integers, salt: int = 0) -> Added:
+    def add(self, seq: int, tokens: SupportsIndex | Integers, salt: int = 0) -> Added:
         """Start a sequence of `tokens` known tokens (a count, or their ids): a row of ceil(tokens / B) blocks.
 
         `salt` keeps tenants apart where prefixes are shared. Refused: `Duplicate`, `Empty`, `TooLong`, `NoSpace`.
@@ -162,7 +163,7 @@ class BlockCache(CacheViews):
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
-    def extend(self, seqs: Integers, counts: int | Integers = 1) -> Extension:
+    def extend(self, seqs: Integers, counts: SupportsIndex | Integers = 1) -> Extension:
         """Make room for the next positions of a batch, all or nothing; a shared tail is copied before it is written.
 
         `counts` is one number for all rows or one a row. Refused: `Duplicate`, `Unknown`, `BadCount`, `TooLong`,
@@ -182,7 +183,7 @@ class BlockCache(CacheViews):
         assert pool.held + pool.quarantined == pool.taken, LOST
         return extension
 
-    def launch(self, seqs: Integers, counts: int | Integers = 1, stream: int = 0) -> Launch:
+    def launch(self, seqs: Integers, counts: SupportsIndex | Integers = 1, stream: int = 0) -> Launch:
         """Hand a step to the device: planned copies, then `counts` planned positions of each row, reading all before.
 
         An empty batch is a fence: a launch that touches nothing, retired like any other. Refused: `Duplicate`,
@@ -204,23 +205,12 @@ class BlockCache(CacheViews):
         tables.launched[rows] = ends
         copies = self._take_copies(rows, batch.names) if tables.copies else NO_COPIES
         launch_id = launches.issued + 1
-        launch = Launch(
-            launch_id,
-            stream,
-            after,
-            batch.device_rows,
-            starts,
-            ends,
-            copies,
-            tables.table,
-            batch.names,
-            batch.epochs,
-        )
+        captured = batch.device_rows, frozen(starts), frozen(ends), copies, tables.table, batch.names, batch.epochs
+        launch = Launch(launch_id, stream, after, *captured)
         launches.submit(launch, self._operations)
         tables.fences[stream][rows] = launch_id  # a view first: twice as fast as one index in two dimensions
         if copies is not NO_COPIES:
-            for source in copies.sources.tolist():
-                pool.launch_copy(source, stream, launch_id)
+            pool.launch_copies(copies.sources.tolist(), stream, launch_id)
         if self._journal is not None:
             self._journal.launch(launch_id, batch.names, amounts, stream, after)
         assert pool.held + pool.quarantined == pool.taken, LOST
@@ -281,7 +271,7 @@ class BlockCache(CacheViews):
     def _drop(self, row: int) -> Int32Array:
         """Drop a sequence's edges and its planned copy; return the blocks that are free now."""
         tables, pool = self._tables, self._pool
-        copy = tables.copies.pop(row, None)
+        copy = tables.copies.pop(row, None) if tables.copies else None
         touched = blocks_needed(tables.launched.item(row), self.block_size)
         if copy is not None:  # its target is the last block that launches could have touched, and none has
             tables.copying[row] = False
@@ -295,6 +285,10 @@ class BlockCache(CacheViews):
         """Return up to where a launch of so many positions of each row goes, or refuse it with `BadCount`."""
         if not rows.size:
             return starts
+        if rows.size == 1 and isinstance(amounts, int):  # one prompt: integers cost a third of arrays of one
+            end = starts.item() + amounts
+            if amounts >= 1 and end <= self._tables.allocated.item(rows.item()):
+                return np.array((end,))
         least, most = (amounts, amounts) if isinstance(amounts, int) else (int(amounts.min()), int(amounts.max()))
         if least >= 1 and most <= self.blocks * self.block_size:  # what is larger could overflow
             ends: Int64Array = starts + amounts

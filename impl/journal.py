@@ -40,7 +40,8 @@ class JournalWriter:
     """Writes a journal. `close` completes it, `abandon` removes it; as a context manager it does the one or the other.
 
     It does not check what it is told, so drivers without a `BlockCache` can use it, too. Batches may be lists or int64
-    arrays. Errors: `InvalidArgument` where the file can't be opened; `OSError` where it can't be written to the end.
+    arrays. Errors: `InvalidArgument` where the file can't be opened; `OSError` where a write fails, which abandons the
+    journal: later lines go nowhere.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class JournalWriter:
     ) -> None:
         self.path = Path(path)
         self.lines = 0
+        if self.path.is_dir():
+            raise InvalidArgument(f"cannot write a journal to {self.path}: it is a folder; name a file")
         self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
-            self._raw = self._temporary.open("wb")
+            self._raw: BinaryIO = self._temporary.open("wb")
         except OSError as error:
             raise InvalidArgument(
                 f"cannot write a journal to {self.path}: {error.strerror}; name another file"
@@ -142,6 +145,8 @@ class JournalWriter:
             self.abandon()
 
     def _line(self, text: str) -> None:
+        if self._raw.closed:  # abandoned: what follows would be half of the truth
+            return
         self.lines += 1
         self._pending.append(text)
         self._pending_bytes += len(text)
@@ -153,7 +158,11 @@ class JournalWriter:
         self._pending.clear()
         self._pending_bytes = 0
         self._digest.update(text)
-        self._file.write(text)
+        try:
+            self._file.write(text)
+        except OSError:
+            self.abandon()
+            raise
 
     def _batch(self, key: str, seqs: Sequence[int] | Int64Array, counts: int | Sequence[int] | Int64Array) -> str:
         """Return the fields of a batch: names, and counts unless all are 1."""

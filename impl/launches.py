@@ -109,7 +109,9 @@ class LaunchLog:
                 leaving.append(flight)
         for flight in leaving:
             del self.in_flight[flight.launch.id]
-        self.retired[:] = map(max, self.retired, done.clock)
+        for stream, mark in enumerate(done.clock):
+            if mark > self.retired[stream]:  # noqa: PLR1730  (a call would cost more than all else in this loop)
+                self.retired[stream] = mark
         return leaving
 
     def clone(self, table: Int32Array, twin_table: Int32Array) -> Self:

@@ -35,7 +35,11 @@ class Plan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     lock_step: bool = True
     operations: int = OPERATIONS
-    streams: int = STREAMS  # at most so many are drawn
+    streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
+
+    def streams_drawn(self) -> int:
+        """Return how many streams a drawn world may have."""
+        return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
 
 
 @dataclass
@@ -64,7 +68,7 @@ class Tally:
         return {reason: count for (operation, reason), count in sorted(self.refused.items()) if operation == kind}
 
 
-def draw_config(random: Random, streams: int = STREAMS) -> Config:
+def draw_config(random: Random, streams: int) -> Config:
     """Draw a world small enough that its blocks are always short."""
     streams = random.randint(1, streams)
     return Config(random.randint(1, 8), random.randint(1, 4), streams, random.randint(1, 4))
@@ -73,7 +77,7 @@ def draw_config(random: Random, streams: int = STREAMS) -> Config:
 def run(plan: Plan, seed: int) -> Tally:
     """Run one seed."""
     random = Random(seed)
-    case = Case(plan.config or draw_config(random, plan.streams), plan.factory, plan.lock_step)
+    case = Case(plan.config or draw_config(random, plan.streams_drawn()), plan.factory, plan.lock_step)
     tally = Tally(runs=1)
     trace: list[Operation] = []
     try:

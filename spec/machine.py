@@ -40,10 +40,13 @@ settings.register_profile(
 )
 
 ROUND_EXAMPLES = 50  # between two looks at the clock
-
-NAMES = st.integers(0, 3)
-COUNTS = st.integers(0, 4)
-BATCHES = st.lists(st.tuples(NAMES, COUNTS), min_size=1, max_size=3).map(tuple)
+STRANGER = 9  # a name that is never live
+ALL = 9  # all that is planned
+PICKS = st.sampled_from((0, 1, 2, 3, 0, 1, 2, 3, STRANGER))  # which live sequence, or none
+TOKENS = st.sampled_from((1, 2, 3, 4, 1, 2, 3, 0, 99))
+COUNTS = st.sampled_from((1, 2, 3, 1, 1, 0))
+BATCHES = st.lists(st.tuples(PICKS, COUNTS), min_size=1, max_size=3)
+SUBMISSIONS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 1, ALL, 2, ALL, 0))), min_size=1, max_size=3)
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -68,60 +71,68 @@ class CacheMachine(RuleBasedStateMachine):
         if isinstance(decided, Refused):
             event(f"{type(operation).__name__} refused as {decided.reason}")
 
-    def has_sequences(self) -> bool:
-        """Whether anything is live."""
-        return bool(self.world.state.sequences)
+    def name(self, pick: int, among: list[int]) -> int:
+        """Return the name that a pick stands for: one of those given, so that most of what is drawn can be done."""
+        return among[pick % len(among)] if pick != STRANGER else STRANGER
+
+    def live(self) -> list[int]:
+        """Return the live sequences."""
+        return sorted(self.world.state.sequences)
+
+    def planned(self) -> list[int]:
+        """Return the sequences that have something to launch."""
+        return [name for name in self.live() if self.world.state.sequences[name].planned]
 
     def able(self) -> list[int]:
         """Return the launches that the device may execute now."""
         return [launch.id for launch in self.world.state.launches if ready(self.world.state, launch)]
 
-    def is_able(self) -> bool:
-        """Whether the device may execute a launch now."""
-        return bool(self.able())
-
-    @rule(name=NAMES, count=st.integers(0, 9))
-    def add(self, name: int, count: int) -> None:
+    @rule(name=st.integers(0, 3), tokens=TOKENS)
+    def add(self, name: int, tokens: int) -> None:
         """Start a sequence."""
-        self.step(Add(name, count))
+        self.step(Add(name, tokens))
 
-    @precondition(has_sequences)
-    @rule(rows=BATCHES)
-    def extend(self, rows: tuple[tuple[int, int], ...]) -> None:
+    @precondition(lambda self: bool(self.live()))
+    @rule(batch=BATCHES)
+    def extend(self, batch: list[tuple[int, int]]) -> None:
         """Make room."""
-        self.step(Extend(rows))
+        self.step(Extend(tuple({self.name(pick, self.live()): count for pick, count in batch}.items())))
 
-    @precondition(has_sequences)
-    @rule(parent=NAMES, child=NAMES)
+    @precondition(lambda self: bool(self.live()))
+    @rule(parent=PICKS, child=st.integers(0, 3))
     def fork(self, parent: int, child: int) -> None:
         """Fork."""
-        self.step(Fork(parent, child))
+        self.step(Fork(self.name(parent, self.live()), child))
 
-    @precondition(has_sequences)
-    @rule(rows=BATCHES, stream=st.integers(0, 2))
-    def launch(self, rows: tuple[tuple[int, int], ...], stream: int) -> None:
-        """Submit a step."""
-        self.step(Submit(rows, stream % self.case.config.streams))
+    @precondition(lambda self: bool(self.planned()))
+    @rule(batch=SUBMISSIONS, stream=st.integers(0, 2))
+    def launch(self, batch: list[tuple[int, int]], stream: int) -> None:
+        """Submit a step of what is planned, all of it or a part."""
+        sequences = self.world.state.sequences
+        rows = {self.name(pick, self.planned()): count for pick, count in batch}
+        for name, count in rows.items():
+            rows[name] = sequences[name].planned if count == ALL and name in sequences else count
+        self.step(Submit(tuple(rows.items()), stream % self.case.config.streams))
 
-    @precondition(is_able)
-    @rule(data=st.data())
-    def execute(self, data: st.DataObject) -> None:
+    @precondition(lambda self: bool(self.able()))
+    @rule(pick=st.integers(0, 3))
+    def execute(self, pick: int) -> None:
         """Let the device do a launch."""
-        self.step(Execute(data.draw(st.sampled_from(self.able()))))
+        self.step(Execute(self.name(pick, self.able())))
 
     @precondition(lambda self: bool(self.world.state.issued))
-    @rule(data=st.data())
-    def retire(self, data: st.DataObject) -> None:
-        """Deliver a completion: due, for the second time, or of a launch that never was."""
+    @rule(pick=st.integers(0, 7))
+    def retire(self, pick: int) -> None:
+        """Deliver a completion: the newest that can come, or an older one, a second time, or of none that ever was."""
         state = self.world.state
-        choices = [launch for launch in range(1, state.issued + 2) if possible(state, Retire(launch))]
-        self.step(Retire(data.draw(st.sampled_from(choices))))
+        due = [launch for launch in range(state.issued + 1, 0, -1) if possible(state, Retire(launch))]
+        self.step(Retire(due[(pick + 1) % len(due)]))
 
-    @precondition(has_sequences)
-    @rule(name=NAMES)
-    def release(self, name: int) -> None:
+    @precondition(lambda self: bool(self.live()))
+    @rule(pick=PICKS)
+    def release(self, pick: int) -> None:
         """Let a sequence go."""
-        self.step(Release(name))
+        self.step(Release(self.name(pick, self.live())))
 
 
 def machine(case: Case) -> type[CacheMachine]:

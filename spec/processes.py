@@ -85,7 +85,7 @@ class Processes:
     def _mourn(self, number: int) -> None:
         process = self._processes[number]
         process.join()
-        raise Broken("CRASH", f"a worker process ended by itself (exit code {process.exitcode}); try --workers 1")
+        raise Broken("CRASH", f"a worker process ended with exit code {process.exitcode}: killed, or out of memory")
 
 
 @contextmanager

@@ -87,10 +87,10 @@ class Shard:
     def _follow(self, index: int, here: World, operation: Operation) -> None:
         there = here.clone()
         decided = there.step(operation)
-        if isinstance(decided, Refused):  # a black box alone knows whether it has space
+        if isinstance(decided, Refused):  # a black box alone knows whether it has space; what it then hides may change
             self.refused[KINDS[type(operation)], str(decided.reason)] += 1
-            return
-        self.fired[KINDS[type(operation)]] += 1
+        else:
+            self.fired[KINDS[type(operation)]] += 1
         digest = self._digest(there)
         if digest not in self.seen:
             self.seen.add(digest)

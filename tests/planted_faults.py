@@ -128,6 +128,9 @@ class DoubleFree(Faulty):
             if newest != launch:
                 self.launches.in_flight[newest].waiting_blocks.append(ids)
 
+        def discharge(self, ids: Any) -> Any:
+            return super().discharge(np.unique(ids))
+
 
 class CopySourceFreed(Faulty):
     """The source of a planned copy is freed when its last holder leaves, before the copy is launched."""
@@ -144,14 +147,22 @@ class CopySourceFreed(Faulty):
             finally:
                 self.copy_readers = readers
 
+        def drop_copy(self, source: int) -> Any:
+            self.copy_readers.pop(source, None)
+            return np.empty(0, np.intp)
+
 
 class _ShortPaging(Paging):
-    def blocks_needed(self, length: Any) -> Any:
-        return super().blocks_needed(length - (length > 1))
+    __slots__ = ()
+
+    def locate(self, position: Any) -> Any:
+        index, offset = super().locate(position)
+        ends = (offset == 0) & (position > 0)
+        return index - ends, offset + ends * self.block_size
 
 
 class OffByOne(Faulty):
-    """A row that ends at an exact multiple of B does not grow for the next position."""
+    """A row that ends at an exact multiple of B does not grow: the next position is taken to lie in its last block."""
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

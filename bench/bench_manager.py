@@ -1,0 +1,41 @@
+"""The manager under pytest-benchmark, each case beside its floor.
+
+    pytest bench/bench_manager.py -o addopts=--import-mode=importlib --benchmark-only
+
+One group a case, and in each the floor beside the manager, so that pytest-benchmark prints their ratio. The cases and
+floors are those of `manager_ratios`, which compares medians in turns and says whether the targets hold.
+"""
+
+from collections.abc import Callable
+
+import pytest
+from pagedkv.bench.manager_ratios import STEPS, Call, Decode, FloorDecode, FloorRequests, Requests
+from pytest_benchmark.fixture import BenchmarkFixture
+
+ROUNDS = STEPS - 2  # one step a round, as many as a batch has room for
+
+
+def run(benchmark: BenchmarkFixture, group: str, call: Call, rounds: int = ROUNDS, iterations: int = 1) -> None:
+    """Measure a call as one row of a group."""
+    benchmark.group = group
+    benchmark.pedantic(  # type: ignore[no-untyped-call]  # pytest-benchmark gives it no types
+        call, rounds=rounds, iterations=iterations, warmup_rounds=2
+    )
+
+
+@pytest.mark.parametrize("make", [FloorDecode, Decode])
+@pytest.mark.parametrize("sequences", [1, 16, 256, 2000, 100_000])
+def test_extend(benchmark: BenchmarkFixture, sequences: int, make: Callable[[int], Decode | FloorDecode]) -> None:
+    run(benchmark, f"extend {sequences:,} by one", make(sequences).extend)
+
+
+@pytest.mark.parametrize("call", ["floor", "step", "changing_step"])
+def test_step(benchmark: BenchmarkFixture, call: str) -> None:
+    decode = FloorDecode(2000).extend if call == "floor" else getattr(Decode(2000), call)
+    run(benchmark, "extend + launch + retire, 2,000", decode)
+
+
+@pytest.mark.parametrize("call", ["floor", "add_release", "in_flight"])
+def test_request(benchmark: BenchmarkFixture, call: str) -> None:
+    requests = FloorRequests().add_release if call == "floor" else getattr(Requests(), call)
+    run(benchmark, "add + release 1,024 tokens", requests, rounds=1000, iterations=20)

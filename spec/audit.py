@@ -1,0 +1,284 @@
+"""The audit of a journal: that every line is a step which the spec allows from the state before.
+
+The pure spec could tell, by computing each state anew, at a cost that grows with all that is held and in flight. A
+journal of a real day has hundreds of thousands of lines and millions of decoded tokens, so this is the spec a second
+time, made for speed: it changes one state in place, and each line costs what the line itself says: its rows, the blocks
+it takes and frees (a fork and a release: the blocks of the sequence). It shares nothing with any implementation.
+Since it is an implementation, it is not believed either: `tests/test_audit_lockstep.py` walks all states of a small
+world and, in each, holds it to accept exactly the choices that the spec's operations accept.
+
+What makes that possible without ever looking at a slot:
+
+- *Contents.* A position is written once, by a holder that is alone with its block, and rows of one block agree on how
+  much of it they use. So what a slot holds follows from rows, lengths and copies, and it is enough to follow those
+  where they change. That reads then find the right contents is what the exhaustive driver shows of the spec's rules,
+  and what the shadow memory shows of managers (R-DATA).
+- *Order* (R-LIFE-2). For the same reason launches never write where others read or write, but in one way: a launch of a
+  sequence reads what launches before it wrote. Each of these read what the one before it wrote, a fork begins with its
+  parent's, a copy reads what was written to its source. So the newest launch of each sequence stands for all of them,
+  and a launch is ordered if it comes after the newest one, as far as in flight, of each of its rows: one comparison
+  of clocks a row (`audit_launches`). Rows are never walked.
+- *Release* (R-LIFE-1, R-LIFE-4). The same newest launch tells when the blocks of a sequence may become free
+  (`audit_blocks`).
+
+The first line that cannot be is the verdict: `Broken(rule, "line N: ...")`. Where the spec would have refused what a
+line says was done, the rule is R-CAP-1 if it was a matter of space and R-TXN-1 otherwise, as in the lock-step. A wrong
+line that is a legal choice by itself (another free block than the true one) is found by a later line that contradicts
+it, or by the journal's digest.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from .alphabet import KINDS, Add, Extend, Fork, Operation, Release, Retire, Submit
+from .arithmetic import blocks_needed, locate
+from .audit_blocks import Blocks
+from .audit_launches import Launches
+from .journal import Journal, Record, open_journal
+from .operations import Outcome, Rows
+from .refusals import Broken, Reason
+from .state import Block, Config, Copy, LaunchId, Name
+
+
+class Audited(NamedTuple):
+    """A journal that holds, in figures."""
+
+    config: Config
+    lines: int
+    operations: Counter[str]
+    blocks_taken: int
+    copies: int
+    sequences_left: int  # not released at the end
+    in_flight_left: int
+
+
+class Tracked:
+    """A live sequence: its row, two of its lengths, its newest launch or its parent's at the fork, its planned copy."""
+
+    __slots__ = ("allocated", "copy", "launched", "newest", "row")
+
+    def __init__(self, row: list[Block], allocated: int, launched: int = 0, newest: LaunchId = 0) -> None:
+        self.row = row
+        self.allocated = allocated
+        self.launched = launched
+        self.newest = newest
+        self.copy: Copy | None = None
+
+    def clone(self) -> "Tracked":
+        """Return an independent copy."""
+        twin = Tracked(self.row.copy(), self.allocated, self.launched, self.newest)
+        twin.copy = self.copy
+        return twin
+
+
+class Auditor:
+    """One state, taken further by `step`. It is of no use after a `Broken`: what comes later is not judged."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.sequences: dict[Name, Tracked] = {}
+        self.launches = Launches()
+        self.blocks = Blocks(config.blocks, self.launches)
+
+    def step(self, operation: Operation, outcome: Outcome) -> None:
+        """Take an operation that was done, with what was decided in it. Errors: `Broken`."""
+        match operation:
+            case Extend(rows):
+                self._extend(rows, outcome)
+            case Submit(rows, stream):
+                self._launch(rows, stream, outcome)
+            case Add(name, count):
+                self._add(name, count, outcome)
+            case Retire(launch):
+                self._retire(launch, outcome)
+            case Release(name):
+                self._release(name, outcome)
+            case Fork(parent, child):
+                self._fork(parent, child)
+            case _:
+                raise Broken("JOURNAL", f"{KINDS[type(operation)]} is no operation of the host")
+
+    def clone(self) -> "Auditor":
+        """Return an independent copy, to branch from."""
+        twin = object.__new__(Auditor)
+        twin.config, twin.launches = self.config, self.launches.clone()
+        twin.blocks = self.blocks.clone(twin.launches)
+        twin.sequences = {name: sequence.clone() for name, sequence in self.sequences.items()}
+        return twin
+
+    def _add(self, name: Name, count: int, outcome: Outcome) -> None:
+        if name in self.sequences:
+            _refused(Reason.DUPLICATE, f"sequence {name} is live")
+        if count < 1:
+            _refused(Reason.EMPTY, f"sequence {name} has {count} tokens")
+        need = blocks_needed(count, self.config.block_size)
+        if need > self.config.blocks:
+            _refused(Reason.TOO_LONG, f"sequence {name} needs {need} blocks of {self.config.blocks}")
+        if len(outcome.blocks) != need:
+            raise Broken("R-CAP-1", f"sequence {name} took {len(outcome.blocks)} blocks and {count} tokens need {need}")
+        self.blocks.take(outcome.blocks)
+        self.sequences[name] = Tracked(list(outcome.blocks), count)
+
+    def _extend(self, rows: Rows, outcome: Outcome) -> None:
+        self._known_batch(rows)
+        self.blocks.take(outcome.blocks)
+        sequences, size, shared = self.sequences, self.config.block_size, self.blocks.shared
+        supply, copies = iter(outcome.blocks), iter(outcome.copies)
+        for name, count in rows:
+            sequence = sequences[name]
+            start = sequence.allocated
+            sequence.allocated = start + count
+            room = -start % size
+            if 0 < count <= room and not shared:  # by far the most frequent: nothing to do but to count
+                continue
+            if count < 1:
+                _refused(Reason.BAD_COUNT, f"sequence {name} is extended by {count}")
+            if room and self.blocks.holders[sequence.row[-1]] > 1:
+                self._copy_on_write(name, sequence, start, next(copies, None), next(supply, None))
+            if count > room:
+                self._grow(name, sequence, supply)
+        if surplus := list(supply):
+            raise Broken("R-CAP-1", f"blocks {surplus[:8]} were taken and not needed")
+        if extra := next(copies, None):
+            raise Broken("R-COW-2", f"{extra} was not needed: its sequence is alone with its tail, or not in the batch")
+
+    def _grow(self, name: Name, sequence: Tracked, supply: Iterator[Block]) -> None:
+        """Append to a row what its sequence needs of the blocks that were taken."""
+        need = blocks_needed(sequence.allocated, self.config.block_size)
+        if need > self.config.blocks:
+            _refused(Reason.TOO_LONG, f"sequence {name} needs {need} blocks of {self.config.blocks}")
+        sequence.row.extend(islice(supply, need - len(sequence.row)))
+        if len(sequence.row) < need:
+            raise Broken("R-CAP-1", f"sequence {name} needs {need} blocks, and for the last ones none were taken")
+
+    def _copy_on_write(self, name: Name, sequence: Tracked, start: int, copy: Copy | None, taken: Block | None) -> None:
+        """Let a sequence leave a tail that others hold too; compare the copy with the one that it has to be."""
+        source = sequence.row[-1]
+        _, extent = locate(start, self.config.block_size)
+        shared = f"sequence {name} writes block {source}, which {self.blocks.holders[source]} sequences hold"
+        if copy is None or copy.sequence != name:
+            raise Broken("R-COW-1", f"{shared}, and no copy of it was planned")
+        if copy.source != source:
+            raise Broken("R-COW-2", f"{shared}, and block {copy.source} was copied in its place")
+        if copy.extent != extent:
+            raise Broken("R-COW-3", f"{shared}, {extent} slots of it, and {copy.extent} were copied")
+        if copy.target != taken:
+            raise Broken("R-COW-3", f"{shared}; it took block {taken}, and the copy goes to block {copy.target}")
+        self.blocks.plan_copy(source, sequence.newest)
+        sequence.row[-1] = copy.target
+        sequence.copy = copy
+
+    def _fork(self, parent: Name, child: Name) -> None:
+        if parent not in self.sequences:
+            _refused(Reason.UNKNOWN, f"sequence {parent} is not live")
+        if child in self.sequences:
+            _refused(Reason.DUPLICATE, f"sequence {child} is live")
+        old = self.sequences[parent]
+        if old.launched < old.allocated:
+            _refused(Reason.BUSY, f"sequence {parent} has {old.allocated - old.launched} planned positions")
+        self.blocks.share(old.row)
+        self.sequences[child] = old.clone()
+
+    def _launch(self, rows: Rows, stream: int, outcome: Outcome) -> None:
+        self._known_batch(rows)
+        if len(self.launches.in_flight) >= self.config.launches:
+            _refused(Reason.BUSY, f"{self.config.launches} launches are in flight")
+        if outcome.launch != self.launches.issued + 1:
+            raise Broken("R-LIFE-7", f"launch {outcome.launch}, and the next id is {self.launches.issued + 1}")
+        if any(not 1 <= edge <= self.launches.issued for edge in outcome.after):
+            raise Broken("R-LIFE-2", f"an edge to a launch that was never issued: {sorted(outcome.after)}")
+        clock = self.launches.clock(stream, outcome.after)
+        launch, sequences = outcome.launch, self.sequences
+        read_from: set[LaunchId] = set()
+        for name, count in rows:
+            sequence = sequences[name]
+            launched = sequence.launched + count
+            if not sequence.launched < launched <= sequence.allocated:
+                planned = sequence.allocated - sequence.launched
+                _refused(Reason.BAD_COUNT, f"sequence {name} launches {count} positions and {planned} are planned")
+            read_from.add(sequence.newest)
+            sequence.launched = launched
+            sequence.newest = launch
+        if missing := self.launches.not_before(read_from, clock):
+            what = f"launch {launch} reads what {missing} in flight write, and is not ordered after"
+            raise Broken("R-LIFE-2", what)
+        self.launches.submit(stream, clock)
+        if self.blocks.readers:
+            self._take_copies(rows, launch)
+
+    def _take_copies(self, rows: Rows, launch: LaunchId) -> None:
+        """Let a launch take along the planned copies of its rows."""
+        for name, _ in rows:
+            copy = self.sequences[name].copy
+            if copy:
+                self.blocks.launch_copy(copy.source, launch)
+                self.sequences[name].copy = None
+
+    def _retire(self, launch: LaunchId, outcome: Outcome) -> None:
+        if not 1 <= launch <= self.launches.issued:
+            _refused(Reason.UNKNOWN_LAUNCH, f"launch {launch} was never issued; the newest is {self.launches.issued}")
+        if launch in self.launches.in_flight:
+            self.launches.retire(launch)
+            self.blocks.discharge(outcome.freed)
+        elif outcome.freed:
+            raise Broken("R-LIFE-4", f"launch {launch} had left already, and {sorted(outcome.freed)} became free")
+
+    def _release(self, name: Name, outcome: Outcome) -> None:
+        if name not in self.sequences:
+            _refused(Reason.UNKNOWN, f"sequence {name} is not live")
+        leaving = self.sequences.pop(name)
+        touched = blocks_needed(leaving.launched, self.config.block_size)
+        if leaving.copy:  # its target stands where the shared tail stood, and nothing has touched it yet
+            touched -= 1
+        self.blocks.drop(leaving.row[:touched], leaving.row[touched:], leaving.newest)
+        if leaving.copy:
+            self.blocks.drop_copy(leaving.copy.source)
+        self.blocks.discharge(outcome.freed)
+
+    def _known_batch(self, rows: Rows) -> None:
+        """Guard a batch: each sequence once, and each of them live."""
+        names = dict(rows).keys()
+        if len(names) < len(rows):
+            twice = Counter(name for name, _ in rows).most_common(1)[0][0]
+            _refused(Reason.DUPLICATE, f"sequence {twice} stands twice in the batch")
+        if not names <= self.sequences.keys():
+            stranger = next(name for name in names if name not in self.sequences)
+            _refused(Reason.UNKNOWN, f"sequence {stranger} is not live")
+
+
+def _refused(reason: Reason, why: str) -> NoReturn:
+    """Say that a line has as done what the spec refuses."""
+    space = reason in {Reason.NO_SPACE, Reason.TOO_LONG}
+    raise Broken("R-CAP-1" if space else "R-TXN-1", f"done, and by the spec refused as {reason}: {why}")
+
+
+def audited(journal: Journal, auditor: Auditor) -> Iterator[Record]:
+    """Yield the records of a journal, each once it was found right. Errors: `Broken`, with the line."""
+    for record in journal:
+        try:
+            auditor.step(record.operation, record.outcome)
+        except Broken as broken:
+            what = f"line {record.line}: {KINDS[type(record.operation)]}: {broken.detail}"
+            raise Broken(broken.rule, what) from None
+        yield record
+
+
+def audit(path: Path, on_line: Callable[[Journal], None] = lambda _journal: None) -> Audited:
+    """Audit a whole journal; `on_line` hears of each line, for a bar that shows how far it is.
+
+    Errors: `InvalidJournal` where the file is none; `Broken` with the rule and the first line that shows it. Linear.
+    """
+    operations: Counter[str] = Counter()
+    blocks = copies = 0
+    with open_journal(path) as journal:
+        auditor = Auditor(journal.config)
+        for _, operation, outcome in audited(journal, auditor):
+            operations[KINDS[type(operation)]] += 1
+            blocks += len(outcome.blocks)
+            copies += len(outcome.copies)
+            on_line(journal)
+        left, in_flight = len(auditor.sequences), len(auditor.launches.in_flight)
+        return Audited(journal.config, journal.line, operations, blocks, copies, left, in_flight)
