@@ -99,7 +99,7 @@ def test_contents_alone_need_not_meet_every_refusal(capsys: Captured) -> None:
 
 def test_pairs_tell_more_states_apart() -> None:
     world = (*SMALL, "--launches", "1", *ONE)
-    alone, pairs = searched(1, "explore", *world), searched(1, "explore", *world, "--pairs")
+    alone, pairs = searched(0, "explore", *world), searched(0, "explore", *world, "--pairs")
     assert pairs["pairs"]
     assert pairs["states"] > alone["states"]
 
