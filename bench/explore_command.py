@@ -22,7 +22,8 @@ from pagedkv.bench.search_options import (
     end_in_counterexample,
 )
 from pagedkv.bench.targets import Target, load_target, trial
-from pagedkv.spec.explore import REFUSALS, Progress, Report, explore
+from pagedkv.spec.alphabet import REFUSALS
+from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config

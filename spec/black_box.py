@@ -7,15 +7,14 @@ need not answer for it.
 """
 
 from collections.abc import Hashable
-from typing import Any
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, describe
 from .canonical import canonical, hidden
-from .manager import Manager, ask
-from .operations import Outcome
+from .manager import Manager, answering, ask
+from .operations import Outcome, guard_batch
 from .refusals import Broken, Reason, Refused, refuse_if
-from .shadow import Shadow, refuse_if_unknown, rows_at_launch
-from .state import Config, Copy, LaunchId, State
+from .shadow import Shadow
+from .state import Config, LaunchId, Name, State
 
 
 class BlackBox:
@@ -75,16 +74,12 @@ class BlackBox:
     def key(self, *, pairs: bool) -> Hashable:  # noqa: ARG002  (a black box is never known by the spec's state alone)
         """Return what makes this world one with others: contents, tables, and what the manager says it hides."""
         shadow = self.shadow
-        sequences = {
-            name: sequence._replace(
-                row=tuple(int(b) for b in self.manager.block_table(name)), copy=_one(shadow.plans.get(name))
-            )
-            for name, sequence in shadow.state.sequences.items()
-        }
+        tables = self._block_tables()
+        sequences = {name: sequence._replace(row=tables[name]) for name, sequence in shadow.state.sequences.items()}
         launches = tuple(
             launch._replace(
                 computations=tuple(
-                    part._replace(row=tuple(int(block) for block in row))
+                    part._replace(row=row)
                     for part, row in zip(launch.computations, self._rows(launch.id), strict=True)
                 )
             )
@@ -94,20 +89,31 @@ class BlackBox:
         memory = {block: shadow.state.memory.get(block, empty) for block in (*shadow.usable, 0)}
         seen = shadow.state._replace(sequences=sequences, launches=launches, memory=memory)
         key, naming = canonical(seen)
-        return key, hidden(self.manager, naming, seen)
+        plans = sorted(
+            (naming.sequences[name], tuple((naming.blocks[c.source], naming.blocks[c.target], c.extent) for c in copies))
+            for name, copies in shadow.plans.items()
+        )
+        return key, tuple(plans), hidden(self.manager, naming, seen)
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
-        if shown := self.manager.observe():
+        with answering("observe"):
+            shown = self.manager.observe()
+        if shown:
             return len(shown.free), len(shown.references), len(shown.quarantined)
         held = len({block for table in self._block_tables().values() for block in table})
         return self.shadow.config.blocks - held, held, 0
 
-    def _rows(self, launch: LaunchId) -> Any:
-        return self.tables[launch] if launch in self.tables else self.manager.rows_read(launch)
+    def _rows(self, launch: LaunchId) -> list[tuple[int, ...]]:
+        """Return the rows that a device reads if it executes a launch now."""
+        if launch in self.tables:
+            return self.tables[launch]
+        with answering("rows_read"):
+            return [tuple(int(block) for block in row) for row in self.manager.rows_read(launch) or ()]
 
-    def _block_tables(self) -> dict[int, tuple[int, ...]]:
-        return {name: tuple(int(b) for b in self.manager.block_table(name)) for name in self.state.sequences}
+    def _block_tables(self) -> dict[Name, tuple[int, ...]]:
+        with answering("block_table"):
+            return {name: tuple(int(b) for b in self.manager.block_table(name)) for name in self.state.sequences}
 
     def _guard(self, operation: Operation) -> None:
         """Refuse what makes no sense to ask: a stranger's manager need not answer for it."""
@@ -117,10 +123,10 @@ class BlackBox:
                 refuse_if(name in state.sequences, Reason.DUPLICATE)
                 refuse_if(count < 1, Reason.EMPTY)
             case Extend(rows):
-                refuse_if_unknown(self.shadow, rows)
+                guard_batch(state.sequences, rows)
                 refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
             case Submit(rows, _):
-                refuse_if_unknown(self.shadow, rows)
+                guard_batch(state.sequences, rows)
                 refuse_if(any(not 1 <= c <= state.sequences[n].planned for n, c in rows), Reason.BAD_COUNT)
                 refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
             case Fork(parent, child):
@@ -145,8 +151,11 @@ class BlackBox:
                 self.shadow.fork(parent, child)
             case Submit(rows, stream):
                 launch = self.shadow.launch(rows, stream, outcome.after)
-                if self.manager.rows_read(launch) is None:
-                    self.tables[launch] = rows_at_launch(self.manager, rows)
+                with answering("rows_read"):
+                    live = self.manager.rows_read(launch)
+                if live is None:
+                    tables = self._block_tables()
+                    self.tables[launch] = [tables[name] for name, _ in rows]
             case Retire(launch):
                 self.shadow.retire(launch)
             case Release(name):
@@ -160,7 +169,3 @@ class BlackBox:
         probe = self.manager.clone()
         if isinstance(ask(probe, Add(0, config.blocks * config.block_size)), Refused):
             raise Broken("R-OWN-4", "all is over, and a sequence as long as the pool finds no room")
-
-
-def _one(copies: tuple[Copy, ...] | None) -> Copy | None:
-    return copies[0] if copies else None

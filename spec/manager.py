@@ -29,8 +29,9 @@ operation by operation, and then answers for every refusal, with the spec's reas
 """
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Self
 
 from .alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit, describe
 from .operations import Outcome, Rows
@@ -56,6 +57,7 @@ class Observation(NamedTuple):
     quarantined: frozenset[Block]
     copies: frozenset[Copy]  # planned
     in_flight: tuple[LaunchId, ...]
+    counters: tuple[int, int, int]  # free, held, quarantined: as counted while it runs, not by a walk
 
 
 class Naming(NamedTuple):
@@ -152,18 +154,31 @@ class NotOffered(Refused):
 Factory = Callable[[Config], Manager]
 
 
-def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
-    """Ask the manager; anything it raises but a refusal is a crash, and a crash breaks the rule that it hides."""
-    method: Callable[..., Any] = getattr(manager, _METHODS[type(operation)])
+@contextmanager
+def answering(what: str) -> Iterator[None]:
+    """Turn whatever a manager raises into a crash, but for a refusal and a verdict."""
     try:
-        answer = method(*operation)
-    except Refused as refusal:
-        return refusal
+        yield
+    except (Refused, Broken):
+        raise
     except Exception as error:
-        raise Broken("CRASH", f"{describe(operation)} raised {type(error).__name__}: {error}") from error
-    if answer is None:
-        return Outcome()
-    return answer if isinstance(answer, Outcome) else Outcome(copies=tuple(Copy(*each) for each in answer))
+        raise Broken("CRASH", f"{what} raised {type(error).__name__}: {error}") from error
+
+
+def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
+    """Ask the manager to do something; whatever it raises but a refusal, and an answer of no sense, is a crash."""
+    with answering(describe(operation)):
+        try:
+            answer = getattr(manager, _METHODS[type(operation)])(*operation)
+        except Refused as refusal:
+            return refusal
+        if answer is None:
+            return Outcome()
+        if isinstance(operation, Extend) and not isinstance(answer, Outcome):
+            return Outcome(copies=tuple(Copy(*map(int, copy)) for copy in answer))
+        if not isinstance(answer, Outcome):
+            raise TypeError(f"it returned {answer!r}, which is neither None nor an Outcome")
+        return answer
 
 
 _METHODS = {Add: "add", Extend: "extend", Fork: "fork", Submit: "launch", Retire: "retire", Release: "release"}
