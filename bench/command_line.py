@@ -26,6 +26,7 @@ from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
 from pagedkv.bench.options import Invocation
 from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
+from pagedkv.bench.verify_command import VERIFY_EXAMPLE, verify_command
 from pagedkv.impl.invariants import CorruptState
 from pagedkv.impl.refusals import Refused
 from pagedkv.spec.refusals import Broken
@@ -50,6 +51,7 @@ def workbench() -> None:
     """Keep the commands commands, even while there is only one of them."""
 
 
+application.command("verify", epilog=VERIFY_EXAMPLE)(verify_command)
 application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
 application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)

@@ -92,7 +92,11 @@ def _walk(name: str, settings: Settings, share: float) -> Checked:
         result = f"{report.broken.rule} broken"
     elif report.complete and settings.lock_step and report.holes():
         result = report.holes()[0]
-    scope = report.scope if report.complete else f"{report.scope}; to depth {report.depth}"
+    config, end = settings.scope.config, "" if report.complete else f"; stopped at depth {report.depth}"
+    scope = (
+        f"{config.blocks} blocks, B = {config.block_size}, {settings.scope.sequences} sequences, "
+        f"{settings.scope.tokens} tokens, {config.launches} in flight, {config.streams} streams{end}"
+    )
     return Checked(name, scope, f"{report.states:,} states, {report.edges:,} edges", report.seconds, result, finding)
 
 
@@ -121,7 +125,7 @@ def _hypothesis(share: float, seed: int) -> Checked:
     examples = max(10, int(share * 12))
     finding = hunt(case, number=seed, examples=examples)
     result = f"{finding.broken.rule} broken" if finding else HELD
-    scope = "4 blocks, B = 2, 3 launches in flight, 2 streams; one rule an operation"
+    scope = "4 blocks, B = 2, 4 sequences, 3 in flight, 2 streams"
     return Checked(
         "Hypothesis state machine", scope, f"{examples:,} examples", time.monotonic() - began, result, finding
     )
@@ -131,7 +135,7 @@ def _random(name: str, plan: Plan, share: float, seed: int) -> Checked:
     tally = fuzz(plan, seed=seed, seconds=share, workers=WORKERS)
     finding = tally.finding and shrink(tally.finding)
     result = f"{finding.broken.rule} broken" if finding else HELD
-    scope = "1 to 8 blocks, B 1 to 4, up to 4 sequences, 1 to 3 streams"
+    scope = "1 to 8 blocks, B 1 to 4, 4 sequences, 1 to 3 streams"
     return Checked(name, scope, f"{tally.runs:,} runs, {tally.operations:,} operations", tally.seconds, result, finding)
 
 
@@ -149,6 +153,6 @@ def _journals(share: float, seed: int) -> Checked:
     """Audit journals of random runs, and the same journals altered."""
     began = time.monotonic()
     audited = audit_random_runs(share, seed)
-    scope = "journals of random runs; altered by a byte, a line, a field"
+    scope = "journals of random runs, sound and altered"
     cases = f"{audited.journals:,} journals, {audited.lines:,} lines, {audited.altered:,} alterations"
     return Checked("journal audit", scope, cases, time.monotonic() - began, audited.fault or HELD)

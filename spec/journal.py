@@ -278,7 +278,7 @@ def _number(fields: Fields, key: str, default: int | None = None) -> int:
 def _numbers(fields: Fields, key: str) -> list[int]:
     values = fields.pop(key, [])
     if not isinstance(values, list):
-        raise ValueError(f"`{key}` must be a list: {_quoted(values)}")
+        raise ValueError(f"`{key}` must be a list: {_quoted(values)}")  # noqa: TRY004  (one error for all that a line holds)
     return _all_numbers(key, values)
 
 
