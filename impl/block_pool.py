@@ -114,7 +114,8 @@ class BlockPool:
         `ids` is the holder's row; launches up to `fences`, one a stream, may have touched the first `touched` of it.
         """
         pending = self.launches.pending(fences)
-        if not self.shared_edges and not self.copy_readers and self.fences.held_are_clear():
+        if not self.shared_edges and not self.copy_readers and self.fences.newest_held < self.launches.oldest:
+            # Nothing is shared, and what dropped edges left on these blocks has retired: their fences are the row's.
             if pending:
                 self._wait_for(self.fences.set_row(ids[:touched], fences), ids[:touched])
                 if touched == ids.size:

@@ -23,16 +23,16 @@ LARGEST_INT32 = 2**31 - 1
 class Fences:
     """Fences of blocks 0 to `blocks`, on every stream of a launch log.
 
-    Written: `set_row`, `raise_to`, `merge`. Read: `late`, `distinct`, `of`, `pending`, `held_are_clear`.
+    Written: `set_row`, `raise_to`, `merge`. Read: `late`, `equal`, `of`, `pending`.
     """
 
-    __slots__ = ("_base", "_newest_held", "launches", "newest")
+    __slots__ = ("_base", "launches", "newest", "newest_held")
 
     def __init__(self, blocks: int, launches: LaunchLog) -> None:
         self.launches = launches
         self.newest = np.zeros((launches.streams, blocks + 1), np.int32)
         self._base = [0] * launches.streams
-        self._newest_held = [0] * launches.streams  # no block that is held has a newer fence
+        self.newest_held = 0  # no block that is held has a newer fence; most fences are of blocks that nobody holds
 
     def set_row(self, ids: IndexArray, fences: list[int]) -> int:
         """Give a row's fences to its blocks, whose own have all retired; return the first that has not. O(ids)."""
@@ -47,7 +47,7 @@ class Fences:
         """Raise the fences of blocks on one stream to at least `fence`, if that has not retired. O(ids)."""
         if fence > self.launches.retired[stream]:
             relative = np.int32(fence - self._base_for(stream, fence))
-            self._newest_held[stream] = max(self._newest_held[stream], fence)
+            self.newest_held = max(self.newest_held, fence)
             fences = self.newest[stream]
             fences[ids] = np.maximum(fences[ids], relative)
 
@@ -56,7 +56,7 @@ class Fences:
         for stream, fence in enumerate(fences.max(axis=1).tolist()):
             if fence > self.launches.retired[stream]:
                 relative = np.maximum(fences[stream] - self._base_for(stream, fence), 0)
-                self._newest_held[stream] = max(self._newest_held[stream], fence)
+                self.newest_held = max(self.newest_held, fence)
                 np.maximum.at(self.newest[stream], ids, relative.astype(np.int32))
 
     def late(self, ids: IndexArray, stream: int) -> tuple[NDArray[np.bool_], list[int]]:
@@ -86,15 +86,11 @@ class Fences:
         found: NDArray[np.bool_] = np.logical_or.reduce(self.newest > np.array(marks)[:, None], axis=0)
         return found
 
-    def held_are_clear(self) -> bool:
-        """Whether the fences of all held blocks have surely retired. O(streams)."""
-        return not self.launches.pending(self._newest_held)
-
     def clone(self, launches: LaunchLog) -> Self:
         """Return an independent copy over another log."""
         twin = object.__new__(type(self))
         twin.launches, twin.newest = launches, self.newest.copy()
-        twin._base, twin._newest_held = self._base.copy(), self._newest_held.copy()
+        twin._base, twin.newest_held = self._base.copy(), self.newest_held
         return twin
 
     def _base_for(self, stream: int, fence: int) -> int:
