@@ -100,7 +100,7 @@ class Implementation(Manager):
     def observe(self) -> Observation:
         """Return rows, lengths, block states, planned copies and launches in flight."""
         cache = self.cache
-        holders = dict(enumerate(cache.holders().tolist()))
+        counts, holders = cache.counts, dict(enumerate(cache.holders().tolist()))
         return Observation(
             {name: self._seen(name) for name in cache.sequences()},
             {block: count for block, count in holders.items() if block and count > 0},
@@ -108,7 +108,7 @@ class Implementation(Manager):
             frozenset(block for block, count in holders.items() if count < 0),
             frozenset(Copy(*copy) for copy in cache.planned_copies()),
             tuple(cache.in_flight()),
-            tuple(cache.counts)[:3],
+            (counts.free, counts.held, counts.quarantined),
         )
 
     def _seen(self, name: Name) -> Seen:

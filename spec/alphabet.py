@@ -34,7 +34,7 @@ class Fork(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """Launch a step: write the next planned positions of a batch, on a stream. (`Launch` is what is then in flight.)"""
+    """Launch a step: write the next planned positions of a batch, on a stream; a `Launch` is then in flight."""
 
     rows: Rows
     stream: int = 0

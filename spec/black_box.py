@@ -79,8 +79,7 @@ class BlackBox:
         launches = tuple(
             launch._replace(
                 computations=tuple(
-                    part._replace(row=row)
-                    for part, row in zip(launch.computations, self._rows(launch.id), strict=True)
+                    part._replace(row=row) for part, row in zip(launch.computations, self._rows(launch.id), strict=True)
                 )
             )
             for launch in shadow.state.launches
@@ -90,10 +89,13 @@ class BlackBox:
         seen = shadow.state._replace(sequences=sequences, launches=launches, memory=memory)
         key, naming = canonical(seen)
         plans = sorted(
-            (naming.sequences[name], tuple((naming.blocks[c.source], naming.blocks[c.target], c.extent) for c in copies))
+            (
+                naming.sequences[name],
+                tuple((naming.blocks[c.source], naming.blocks[c.target], c.extent) for c in copies),
+            )
             for name, copies in shadow.plans.items()
         )
-        return key, tuple(plans), hidden(self.manager, naming, seen)
+        return key, tuple((name, tuple(copies)) for name, copies in plans), hidden(self.manager, naming, seen)
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""

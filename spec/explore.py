@@ -24,6 +24,7 @@ from .alphabet import KINDS, REFUSALS, Operation
 from .refusals import Broken
 from .shards import Candidate, Digest, Local, Pool, Settings
 
+
 class Progress(NamedTuple):
     """Where a walk is, reported after each level."""
 

@@ -3,8 +3,8 @@
 `add · extend · fork · launch · execute · retire · release`, each `(state, arguments, choice) -> (state, outcome)`. The
 guards stand first, in the order in which they are tested over the whole call; the first that does not hold is the
 `Refused` that is raised. `NoSpace` alone is met on the way, when the supply of free blocks runs dry, so that need and
-allocation cannot disagree. Then comes the effect. A state is never changed in place, so a refusal changes nothing and an
-operation is atomic by construction (R-TXN-1).
+allocation cannot disagree. Then comes the effect. A state is never changed in place, so a refusal changes nothing, and
+an operation is atomic by construction (R-TXN-1).
 
 Where more than one outcome is right (which free blocks, when a quarantined block becomes free), the spec takes the
 lowest ids and frees as early as safety allows. An implementation may choose otherwise: its outcome is given as
@@ -24,7 +24,6 @@ from .refusals import Broken, Reason, refuse_if
 from .state import (
     Block,
     Computation,
-    Content,
     Copy,
     Launch,
     LaunchId,
@@ -33,7 +32,6 @@ from .state import (
     State,
     before,
     holders,
-    planned_copies,
     touched,
 )
 

@@ -331,7 +331,7 @@ def plans_are_protected(step: Step) -> Lines:
 
 @rule("R-COW-1", Extend, Fork, Submit)
 def sole_writer(step: Step) -> Lines:
-    """A slot is written by the sole holder of its block: nobody else holds what is planned or launched to be written."""
+    """A slot is written by the sole holder of its block: nobody else holds what is planned or launched for writing."""
     count = Counter(block for _, block in step.new_edges)
     for name, sequence in step.new.sequences.items():
         for block in _planned_blocks(sequence, step.new.config.block_size):
@@ -417,7 +417,7 @@ def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
 
 @rule("R-CAP-2")
 def one_length_convention(step: Step) -> Lines:
-    """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated, and what is written stays so."""
+    """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so."""
     for name, sequence in step.new.sequences.items():
         if len(sequence.row) != blocks_needed(sequence.allocated, step.new.config.block_size):
             yield f"sequence {name} has {len(sequence.row)} blocks for {sequence.allocated} positions"
