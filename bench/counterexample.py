@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.operation_words import outcome_in_words
 from pagedkv.bench.result_files import write_json
 from pagedkv.bench.targets import load_target
 from pagedkv.impl.journal import JournalWriter
@@ -27,10 +28,10 @@ from pagedkv.spec.alphabet import (
     to_json,
 )
 from pagedkv.spec.operations import Outcome
-from pagedkv.spec.refusals import Broken, Refused
+from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, Finding, Told, tell
+from pagedkv.spec.traces import Case, Finding, tell
 from rich.console import Console
 from rich.table import Table
 
@@ -60,7 +61,7 @@ def show(console: Console, finding: Finding) -> None:
         last = broken is not None and number == len(told)
         counts = (str(step.free), str(step.held), str(step.quarantined))
         table.add_row(
-            str(number), describe(step.operation), outcome_in_words(step), *counts, style="bold red" if last else ""
+            str(number), describe(step.operation), outcome_in_words(step.operation, step.offered), *counts, style="bold red" if last else ""
         )
     console.print(table)
     console.print(
@@ -68,36 +69,6 @@ def show(console: Console, finding: Finding) -> None:
         soft_wrap=True,
         markup=False,
     )
-
-
-def outcome_in_words(step: Told) -> str:
-    """Return what came of a step."""
-    match step.offered:
-        case None:
-            return "-"
-        case Refused() as refusal:
-            return f"refused: {refusal.reason}"
-        case outcome:
-            return _decisions(step.operation, outcome) or "done"
-
-
-def _decisions(operation: Operation, outcome: Outcome) -> str:
-    parts = []
-    if outcome.blocks:
-        parts.append(f"took {_list(outcome.blocks)}")
-    parts += [
-        f"copies {copy.extent} of block {copy.source} to {copy.target} for {copy.sequence}" for copy in outcome.copies
-    ]
-    if outcome.launch:
-        after = f" after {_list(sorted(outcome.after))}" if outcome.after else ""
-        parts.append(f"#{outcome.launch}{after}")
-    if outcome.freed or isinstance(operation, Release | Retire):
-        parts.append(f"freed {_list(sorted(outcome.freed)) or 'nothing'}")
-    return ", ".join(parts)
-
-
-def _list(numbers: Any) -> str:
-    return " ".join(str(number) for number in numbers)
 
 
 def save(finding: Finding, directory: Path, target: str) -> Saved:
