@@ -13,6 +13,7 @@ Considered: computing the spec's states (exact, and quadratic in the journal), a
 implementation (which is the thing that the picture may have to accuse).
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -32,11 +33,14 @@ class Standing(StrEnum):
     QUARANTINED = "quarantined"  # by none, and device work may still touch it
 
 
+Holder = str  # a sequence's name; `3.2` is the second sequence that is called 3
+
+
 class Cell(NamedTuple):
     """One block at one moment."""
 
     standing: Standing
-    holders: tuple[Name, ...]  # in the order in which they came; of a block in quarantine, the one that left last
+    holders: tuple[Holder, ...]  # in the order in which they came; of a block in quarantine, the one that left last
     since: int  # the line or step after which it was first like this; 0: from the start
     why: str  # what keeps it from being free; nothing where it is free
 
@@ -51,6 +55,24 @@ class Tally(NamedTuple, Generic[T]):
     shared: T
     quarantined: T
     in_flight: T
+
+
+class Holders:
+    """What sequences are called: by their names, which an engine may give again to later ones."""
+
+    def __init__(self) -> None:
+        self._times: Counter[Name] = Counter()
+        self._now: dict[Name, Holder] = {}
+
+    def begin(self, name: Name) -> Holder:
+        """Call a new sequence something."""
+        self._times[name] += 1
+        times = self._times[name]
+        self._now[name] = f"{name}.{times}" if times > 1 else str(name)
+        return self._now[name]
+
+    def __getitem__(self, name: Name) -> Holder:
+        return self._now[name]
 
 
 class Scene(Protocol):
@@ -77,8 +99,9 @@ class History:
     def __init__(self, config: Config) -> None:
         self.config = config
         self._auditor = Auditor(config)
-        self._holders: dict[Block, dict[Name, None]] = {}  # an ordered set a block
-        self._left_by: dict[Block, Name] = {}  # of blocks that nobody holds, but that somebody held
+        self._called = Holders()
+        self._holders: dict[Block, dict[Holder, None]] = {}  # an ordered set a block
+        self._left_by: dict[Block, Holder] = {}  # of blocks that nobody holds, but that somebody held
         self._since: dict[Block, int] = {}
         self._shared = 0  # blocks, not edges
         self._number = 0
@@ -92,16 +115,16 @@ class History:
         self._number, self._taken = number, outcome.blocks
         match operation:
             case Add(name):
-                self._hold(outcome.blocks, name)
+                self._hold(outcome.blocks, self._called.begin(name))
             case Extend(rows) if outcome.blocks:
                 for copy in outcome.copies:
-                    self._drop([copy.source], copy.sequence)
+                    self._drop([copy.source], self._called[copy.sequence])
                 for name, _ in rows:
-                    self._hold(self._new_at_the_end(sequences[name].row), name)
+                    self._hold(self._new_at_the_end(sequences[name].row), self._called[name])
             case Fork(_, child):
-                self._hold(sequences[child].row, child)
+                self._hold(sequences[child].row, self._called.begin(child))
             case Release(name) if leaving:
-                self._drop(leaving.row, name)
+                self._drop(leaving.row, self._called[name])
             case _:
                 pass
         self._since.update(dict.fromkeys(outcome.freed, number))
@@ -137,29 +160,29 @@ class History:
             new.append(block)
         return new
 
-    def _hold(self, blocks: Iterable[Block], name: Name) -> None:
+    def _hold(self, blocks: Iterable[Block], holder: Holder) -> None:
         for block in blocks:
             holders = self._holders.setdefault(block, {})
-            holders[name] = None
+            holders[holder] = None
             self._shared += len(holders) == 2
             self._since[block] = self._number
 
-    def _drop(self, blocks: Iterable[Block], name: Name) -> None:
+    def _drop(self, blocks: Iterable[Block], holder: Holder) -> None:
         for block in blocks:
             holders = self._holders[block]
-            del holders[name]
+            del holders[holder]
             self._shared -= len(holders) == 1
             self._since[block] = self._number
             if not holders:
                 del self._holders[block]
-                self._left_by[block] = name
+                self._left_by[block] = holder
 
 
-def cell_of_holders(holders: tuple[Name, ...], since: int) -> Cell:
+def cell_of_holders(holders: tuple[Holder, ...], since: int) -> Cell:
     """Return the cell of a block that is not in quarantine."""
     if not holders:
         return Cell(Standing.FREE, (), since, "")
-    words = " and ".join(f"sequence {name}" for name in holders)
+    words = " and ".join(f"sequence {holder}" for holder in holders)
     if len(holders) == 1:
         return Cell(Standing.HELD, holders, since, f"{words} holds it")
     return Cell(Standing.SHARED, holders, since, f"{words} hold it")

@@ -14,7 +14,7 @@ from typing import Any
 
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.show_film import Film
-from pagedkv.bench.show_history import Cell, History, Standing, Tally, cell_of_holders
+from pagedkv.bench.show_history import Cell, Holder, Holders, History, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend, Operation
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.moves import possible
@@ -51,16 +51,16 @@ def film_of_journal(path: Path, on_line: Callable[[Journal], None] = lambda _jou
 
 def _claims(record: Record) -> dict[Block, Cell]:
     """Return what a line says of blocks, whether or not it can be."""
-    names: tuple[Name, ...] = ()
+    holders: tuple[Holder, ...] = ()
     match record.operation:
         case Add(name):
-            names = (name,)
+            holders = (str(name),)
         case Extend(rows) if len(rows) == 1:
-            names = (rows[0][0],)
+            holders = (str(rows[0][0]),)
         case _:
             pass
     says = f"line {record.line} says that it"
-    taken = Cell(Standing.HELD, names, record.line, f"{says} was taken")
+    taken = Cell(Standing.HELD, holders, record.line, f"{says} was taken")
     freed = Cell(Standing.FREE, (), record.line, f"{says} became free")
     return dict.fromkeys(record.outcome.blocks, taken) | dict.fromkeys(record.outcome.freed, freed)
 
@@ -103,7 +103,9 @@ class Stage:
         self._world = world
         self._cells: dict[Block, Cell] = {}
         self._taken: tuple[Block, ...] = ()
-        self._last_holders: dict[Block, tuple[Name, ...]] = {}
+        self._last_holders: dict[Block, tuple[Holder, ...]] = {}
+        self._called = Holders()
+        self._live: set[Name] = set()
         self.look(0)
 
     def look(self, number: int) -> None:
@@ -151,10 +153,13 @@ class Stage:
             rows = {name: list(seen.row) for name, seen in shown.sequences.items()}
         else:
             rows = {name: [int(b) for b in manager.block_table(name)] for name in self._world.state.sequences}
-        holders: dict[Block, dict[Name, None]] = {}
+        for name in rows.keys() - self._live:
+            self._called.begin(name)
+        self._live = set(rows)
+        holders: dict[Block, dict[Holder, None]] = {}
         for name, row in rows.items():
             for block in row:
-                holders.setdefault(block, {})[name] = None
+                holders.setdefault(block, {})[self._called[name]] = None
         pool = range(manager.first_block, manager.first_block + self.config.blocks)
         cells = {block: cell_of_holders(tuple(holders.get(block, ())), 0) for block in {**dict.fromkeys(pool), **holders}}
         for block in shown.quarantined if shown else ():
