@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 
 import typer
+from pagedkv.bench.compare_command import COMPARE_EXAMPLE, compare_command
 from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
@@ -54,6 +55,7 @@ def workbench() -> None:
 application.command("verify", epilog=VERIFY_EXAMPLE)(verify_command)
 application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
 application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
+application.command("compare", epilog=COMPARE_EXAMPLE)(compare_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
 
 

@@ -1,4 +1,9 @@
-"""`pagedkv explore`: every state of a small world, breadth first."""
+"""`pagedkv explore`: every state of a small world, breadth first.
+
+The command around `spec.explore`: it turns options into a scope, shows where the walk is, prints what fired and what
+was refused, and ends in a counterexample where a rule broke. What is asked of a walk that ran to its end is that it
+met everything: an operation that never fired or a refusal never met is a hole, and fails the run.
+"""
 
 from collections import Counter
 from typing import Annotated, Any

@@ -1,4 +1,9 @@
-"""`pagedkv fuzz`: long random runs, by seeds and by Hypothesis; and a trace run again."""
+"""`pagedkv fuzz`: long random runs, by seeds and by Hypothesis; and a saved trace run again.
+
+The command around `spec.fuzz` and `spec.machine`. Hypothesis looks first, for a quarter of the time, since what it
+finds is minimal; seeds take the rest, since they are many times faster. Whatever is found is shrunk and saved, and
+`--again` shows a saved trace on any machine.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,8 @@
-"""The fast implementation as an engine of a replay: one stream, and counts in place of arrays."""
+"""The fast implementation as an engine of a replay: one stream, and counts in place of arrays.
+
+What the replay asks goes to `BlockCache` as it is; what it reports (blocks taken, table entries, growth) is counted
+here from the cache's own answers, so that the figures are those of the real manager and not of the loop.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

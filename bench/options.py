@@ -1,4 +1,8 @@
-"""What every command of the workbench has in common: its options and how it was called."""
+"""What every command of the workbench has in common: its options and how it was called.
+
+`--json` and `--seed` are the same everywhere, and every report names the exact command that made it; the command line
+puts that into the context of each command as an `Invocation`.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

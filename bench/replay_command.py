@@ -1,4 +1,8 @@
-"""`pagedkv replay`: a request trace through a cache manager, and what it cost in blocks."""
+"""`pagedkv replay`: a request trace through a cache manager, and what it cost in blocks.
+
+The command around `replay`: options become settings, output files are tried before the work begins, and the report is
+printed and written. Which cache manager runs is `--engine`: the implementation, or the spec's own model.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

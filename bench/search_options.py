@@ -1,4 +1,8 @@
-"""Options that the searching commands share, and how a search ends."""
+"""What the searching commands share: their options, and how a search ends.
+
+`explore`, `fuzz` and `verify` end in the same way where a rule broke: the counterexample as a table, its files in the
+folder of `--out`, and the command that runs it again.
+"""
 
 from pathlib import Path
 from typing import Annotated

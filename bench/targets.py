@@ -1,4 +1,8 @@
-"""Which manager a driver drives: ours, the spec's model, or anybody's, by `--target package.module:factory`."""
+"""Which manager a driver drives: ours, the spec's model, or anybody's, by `--target package.module:factory`.
+
+A stranger's module is code like any other: it may not be there, raise when it is imported, or hold something else than
+a manager. Each of these is bad input and said in one line. What goes wrong later, while it is driven, is a finding.
+"""
 
 import importlib
 import os

@@ -38,7 +38,7 @@ LARGEST_INT32 = 2**31 - 1
 class BlockPool:
     """Blocks 1 to `blocks`, and the null block 0 that is nobody's.
 
-    Free and held: `take`, `take_to_grow`, `share`, `give_back`, `drop`. Planned copies: `plan_copies`, `launch_copy`,
+    Free and held: `take`, `take_to_grow`, `share`, `give_back`, `drop`. Planned copies: `plan_copies`, `launch_copies`,
     `drop_copy`. Launches that leave: `discharge`. Views: `available`, `free_ids`, `state`, `fences_of`, `grown_since`.
     """
 
@@ -128,8 +128,9 @@ class BlockPool:
                 ids = ids[touched:]
             self.give_back(ids)
             return ids
-        if pending and touched:
-            self._merge(ids[:touched], np.array(fences, np.int64)[:, None])
+        if pending:
+            for stream, fence in enumerate(fences):
+                self._raise_fences(ids[:touched], stream, fence)
         return self._free_or_wait(self._orphans(ids))
 
     def plan_copies(self, sources: IndexArray, fences: Int64Array) -> None:
@@ -144,12 +145,11 @@ class BlockPool:
         for source in sources.tolist():
             self.copy_readers[source] = self.copy_readers.get(source, 0) + 1
 
-    def launch_copy(self, source: int, stream: int, launch: int) -> None:
-        """Let a launch in flight take a planned copy over: from here on its fence keeps the source. O(streams)."""
-        fences = np.zeros((self.launches.streams, 1), np.int64)
-        fences[stream] = launch
-        self._merge(np.array([source], np.intp), fences)
-        self.drop_copy(source)
+    def launch_copies(self, sources: list[int], stream: int, launch: int) -> None:
+        """Let a launch in flight take planned copies over: from here on its fence keeps their sources. O(sources)."""
+        self._raise_fences(np.array(sources, np.intp), stream, launch)
+        for source in sources:
+            self.drop_copy(source)
 
     def drop_copy(self, source: int) -> IndexArray:
         """Forget a planned copy; return its source if that is free now. O(streams).
@@ -160,13 +160,15 @@ class BlockPool:
         if self.copy_readers[source]:
             return NO_IDS
         del self.copy_readers[source]
-        return self.discharge(np.array([source], np.intp)) if self.co_holders[source] == QUARANTINED else NO_IDS
+        if self.co_holders[source] != QUARANTINED:
+            return NO_IDS
+        self._leave_quarantine(1)
+        return self._free_or_wait(np.array([source], np.intp))
 
     def discharge(self, ids: IndexArray) -> IndexArray:
-        """Take blocks out of quarantine, as far as no other launch keeps them; return those. O(ids x streams)."""
-        self.quarantined -= ids.size
-        self.held += ids.size  # for as long as it takes to look at their fences
-        return self._free_or_wait(ids)
+        """Free blocks whose launch has left, as far as no other stream's keeps them; return those. O(ids x streams)."""
+        self._leave_quarantine(ids.size)
+        return self._free(ids) if len(self._fence_base) == 1 else self._free_or_wait(ids)
 
     def state(self, block: int) -> str:
         """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
@@ -212,9 +214,9 @@ class BlockPool:
 
     def _orphans(self, ids: IndexArray) -> IndexArray:
         """Drop one edge to each block; return those that nobody holds and no planned copy reads."""
-        self.co_holders[ids] -= 1
-        left = self.co_holders[ids]
-        assert ids.size == 0 or left.min() >= QUARANTINED, "R-OWN-3: an edge was dropped that nobody held"
+        left = self.co_holders[ids] - np.int32(1)
+        assert not np.count_nonzero(left < QUARANTINED), "R-OWN-3: an edge was dropped that nobody held"
+        self.co_holders[ids] = left
         orphans: IndexArray = ids[left == QUARANTINED]
         self.shared_edges -= ids.size - orphans.size
         if self.copy_readers:
@@ -224,14 +226,25 @@ class BlockPool:
         return orphans
 
     def _merge(self, ids: IndexArray, fences: Int64Array) -> None:
-        """Raise the fences of blocks to at least `fences`, [streams, 1 or ids]. An id may stand several times."""
+        """Raise the fences of blocks to at least `fences`, [streams, ids]; an id may stand several times."""
         for stream, newest in enumerate(fences.max(axis=1).tolist()):
             if newest > self.launches.retired[stream]:
-                if newest - self._fence_base[stream] > LARGEST_INT32:
-                    self._move_base(stream)
-                relative = np.maximum(fences[stream] - self._fence_base[stream], 0)
-                np.maximum.at(self.fences[stream], ids, relative.astype(np.int32))
-                self._newest_shared_fence[stream] = max(self._newest_shared_fence[stream], newest)
+                base = self._note_fence(stream, newest)
+                np.maximum.at(self.fences[stream], ids, np.maximum(fences[stream] - base, 0).astype(np.int32))
+
+    def _raise_fences(self, ids: IndexArray, stream: int, fence: int) -> None:
+        """Raise the fences of blocks on one stream to at least `fence`, a launch that may have retired."""
+        if fence > self.launches.retired[stream]:
+            base = self._note_fence(stream, fence)
+            fences = self.fences[stream]
+            fences[ids] = np.maximum(fences[ids], np.int32(fence - base))
+
+    def _note_fence(self, stream: int, fence: int) -> int:
+        """Note that held blocks may have a fence as new as this one; return the base of the stream's fences."""
+        if fence - self._fence_base[stream] > LARGEST_INT32:
+            self._move_base(stream)
+        self._newest_shared_fence[stream] = max(self._newest_shared_fence[stream], fence)
+        return self._fence_base[stream]
 
     def _quarantine_row(self, ids: IndexArray, fences: list[int]) -> None:
         """Quarantine the blocks of one row whose own fences have all retired: the row's are theirs."""
@@ -252,10 +265,14 @@ class BlockPool:
             fences = self.fences[stream][ids]
             late = fences > retired - self._fence_base[stream]
             if np.count_nonzero(late):
-                for fence in np.unique(fences[late]).tolist():
+                for fence in _distinct(fences[late]):
                     self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
                 ids = ids[~late]
-        self.co_holders[ids] = 0  # the pool itself
+        return self._free(ids)
+
+    def _free(self, ids: IndexArray) -> IndexArray:
+        """Free blocks that nobody holds: the pool is their holder."""
+        self.co_holders[ids] = 0
         self.give_back(ids)
         return ids
 
@@ -270,6 +287,11 @@ class BlockPool:
         self.quarantined += ids.size
         self.held -= ids.size
 
+    def _leave_quarantine(self, count: int) -> None:
+        """Count blocks as held for as long as it takes to look at their fences."""
+        self.quarantined -= count
+        self.held += count
+
     def _move_base(self, stream: int) -> None:
         """Move the base of a stream's fences up to what has retired: once in two billion launches, O(blocks)."""
         distance = self.launches.retired[stream] - self._fence_base[stream]
@@ -283,3 +305,10 @@ class BlockPool:
             self._operation_base += half
             self.grown_at = np.maximum(self.grown_at, half) - np.int32(half)
         return operation - self._operation_base
+
+
+def _distinct(fences: Int32Array) -> list[int]:
+    """Return the distinct values of an array that isn't empty, in order; mostly there is one."""
+    first: int = fences.item(0)
+    values: list[int] = np.unique(fences).tolist() if np.count_nonzero(fences != first) else [first]
+    return values

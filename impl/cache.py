@@ -210,8 +210,7 @@ class BlockCache(CacheViews):
         launches.submit(launch, self._operations)
         tables.fences[stream][rows] = launch_id  # a view first: twice as fast as one index in two dimensions
         if copies is not NO_COPIES:
-            for source in copies.sources.tolist():
-                pool.launch_copy(source, stream, launch_id)
+            pool.launch_copies(copies.sources.tolist(), stream, launch_id)
         if self._journal is not None:
             self._journal.launch(launch_id, batch.names, amounts, stream, after)
         assert pool.held + pool.quarantined == pool.taken, LOST

@@ -51,9 +51,7 @@ class Launches:
         """Return those of some launches that are in flight and that the clock does not know to happen before."""
         flights = self.in_flight
         return sorted(
-            launch
-            for launch in launches
-            if launch in flights and clock.get(flights[launch].stream, 0) < launch
+            launch for launch in launches if launch in flights and clock.get(flights[launch].stream, 0) < launch
         )
 
     def submit(self, stream: int, clock: Clock) -> LaunchId:

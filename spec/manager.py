@@ -7,13 +7,25 @@ To put your own manager under test, subclass `Manager` and give `add`, `extend`,
 
 The class (or a function that returns an instance) is called as `YourManager(config)`, with a `Config` of `blocks`
 (usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the
-limit of launches in flight). Say `Refused(Reason.NO_SPACE)` and so on where an operation cannot be done; anything
-else that is raised is reported as a crash, with the operations that led to it.
+limit of launches in flight).
+
+A sequence's life: `add` gives room for its known tokens and `extend` for more of them; `launch` submits a step that
+writes the K and V of the next of these positions and reads all before them; the device executes it later; `retire`
+says that this is known. `fork` comes only where every position has been launched, `release` at any time. A copy that
+`extend` asks for is done at the head of the next launch of its sequence, not at once: its source must keep its
+contents until then. With one stream (`streams_offered = 1`), launches execute in the order of submission, so a manager
+that frees at once is right; with more, what orders two launches is their stream or `Outcome(after=...)`.
+
+What makes no sense is not asked of a black box: names that are not live or live already, counts of zero, more
+than is planned, too many launches in flight. What you must answer for is space: raise `Refused(Reason.NO_SPACE)` and
+change nothing. Anything else that is raised is reported as a crash, with the operations that led to it.
 
 What is checked, of any manager, is contents: a virtual device executes the launches in every order that their streams
 and edges allow, as late as it likes before they retire, and every slot that a launch reads must hold the KV of the
-right prefix (R-DATA). It needs nothing but block tables and copies. A manager that also gives `observe` is compared
-with the spec, operation by operation.
+right prefix (R-DATA). It needs nothing but block tables and copies. Two more things show from outside: a refusal
+changes no block table (R-TXN-1), and when no sequence and no launch is left, one sequence as long as the whole pool
+finds room (R-OWN-4; it is added to a `clone`). A manager that also gives `observe` is compared with the spec,
+operation by operation, and then answers for every refusal, with the spec's reason.
 """
 
 import copy
@@ -72,7 +84,9 @@ class Manager:
     def extend(self, rows: Rows) -> Outcome | Iterable[Copy] | None:
         """Make room for `count` more positions of each `(name, count)`, all or nothing.
 
-        Return the block copies that have to be done first: `Copy(sequence, source, target, extent)`, none by default.
+        Return the block copies to be done before these positions are written, at the head of the sequence's next
+        launch: `Copy(sequence, source, target, extent)`, of the first `extent` slots (a black box may copy whole
+        blocks). None: there are none.
         """
         raise NotImplementedError
 
@@ -108,7 +122,7 @@ class Manager:
     # ---- what the exhaustive driver and the lock-step can use
 
     def clone(self) -> Self:
-        """Return an independent copy."""
+        """Return an independent copy. The exhaustive driver takes one an operation: a faster one is worth its lines."""
         return copy.deepcopy(self)
 
     def observe(self) -> Observation | None:
@@ -116,7 +130,11 @@ class Manager:
         return None
 
     def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002
-        """Return all state on which future behaviour depends and which `observe` does not show, with new names."""
+        """Return all state on which future behaviour depends and which neither rows nor `observe` show, in new names.
+
+        The exhaustive driver takes states that differ in nothing else for one. What is left out here may hide a fault
+        from it, though not from the random driver.
+        """
         return None
 
     def free_order(self) -> Sequence[Block]:

@@ -1,4 +1,8 @@
-"""What a state shows of itself, in the terms in which managers show theirs."""
+"""What a state shows of itself, in the terms in which managers show theirs.
+
+Both sides of a lock-step are turned into one `Observation` and compared for equality. So this says what an
+implementation has to agree on, and leaves out what it may keep as it likes: free lists, fences, layouts.
+"""
 
 from collections import Counter
 

@@ -1,0 +1,158 @@
+"""The pages of text are true: what they show runs, what they list exists, what they state is what the code states.
+
+A README that is not run is wrong within a month, so this one is: its demo as a doctest, its example manager under the
+driver that it names, its commands through the parser of the command line, its tables against what they describe.
+"""
+
+import doctest
+import re
+import shlex
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer.core
+import typer.main
+from pagedkv.bench.command_line import application, run
+from pagedkv.spec.alphabet import KINDS
+from pagedkv.spec.explore import REFUSALS
+from pagedkv.spec.rules import RULES
+
+from checkout import ROOT, commands, fenced, modules, table, tracked
+from test_planted_faults import CONTENTS, LOCK_STEP
+
+PAGES = ("README.md", "spec/README.md", "tests/README.md")
+
+
+def words_in_code(cell: str) -> list[str]:
+    """Return what a table's cell has between backticks."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def command_lines(page: str) -> list[list[str]]:
+    """Return the `pagedkv ...` lines of a page, split into words."""
+    lines = [line for text in fenced(page, "bash") for line in text.splitlines()]
+    return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("pagedkv ")]
+
+
+# ---- README.md ------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_runs_as_shown() -> None:
+    (demo,) = fenced("README.md", "pycon")
+    examples = doctest.DocTestParser().get_doctest(demo, {}, "README.md", "README.md", 0)
+    assert len(examples.examples) > 10
+    shown: list[str] = []
+    outcome = doctest.DocTestRunner(verbose=False).run(examples, out=shown.append)
+    assert outcome.failed == 0, "".join(shown)
+
+
+def test_ci_runs_the_command_that_people_are_told() -> None:
+    told = commands("README.md")
+    assert told.keys() == {"verify", "tests"}
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert 'tests="$(.ci/readme_command tests)"' in script
+    assert 'bash -euo pipefail -c "$tests"' in script
+    for mark, text in told.items():
+        printed = subprocess.run([".ci/readme_command", mark], cwd=ROOT, capture_output=True, check=True, text=True)
+        assert printed.stdout == text
+    assert "pip install -e '.[test]'" in told["tests"]
+    assert told["tests"].rstrip().endswith("-m pytest")
+    assert told["verify"].rstrip().endswith("pagedkv verify")
+
+
+def test_a_command_without_a_mark_is_one_line() -> None:
+    asked = subprocess.run([".ci/readme_command", "none"], cwd=ROOT, capture_output=True, check=False, text=True)
+    assert (asked.returncode, asked.stdout, len(asked.stderr.splitlines())) == (2, "", 1)
+
+
+def test_every_command_is_shown_and_every_option_shown_exists() -> None:
+    group = typer.main.get_command(application)
+    assert isinstance(group, typer.core.TyperGroup)
+    offered = group.commands
+    shown = command_lines("README.md")
+    assert {words[0] for words in shown} == offered.keys()
+    for first, *words in shown:
+        options = {option for parameter in offered[first].params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, first
+
+
+def test_the_example_manager_holds_on_one_stream_and_not_on_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (source,) = fenced("README.md", "python")
+    (tmp_path / "my_manager.py").write_text(source, encoding="utf-8")
+    two = source.replace("    def __init__", "    streams_offered = 2\n\n    def __init__")
+    (tmp_path / "my_manager_on_two_streams.py").write_text(two, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert ["fuzz", "--target", "my_manager:MyManager"] in command_lines("README.md")
+    small = ["--runs", "20", "--workers", "1"]
+    assert run(["fuzz", "--target", "my_manager:MyManager", *small]) == 0
+    capsys.readouterr()
+    assert run(["fuzz", "--target", "my_manager_on_two_streams:MyManager", *small]) == 1
+    assert "R-DATA does not hold after 4 operations" in capsys.readouterr().out
+
+
+# ---- spec/README.md -------------------------------------------------------------------------------------------------
+
+
+def test_the_table_of_operations_is_that_of_the_code() -> None:
+    rows = {
+        words_in_code(first)[0].partition("(")[0]: refused
+        for first, refused, *_ in table("spec/README.md", "operation")
+    }
+    assert list(rows) == list(KINDS.values())
+    for operation, refused in rows.items():
+        assert words_in_code(refused) == [str(reason) for reason in REFUSALS[operation]], operation
+
+
+def test_the_table_of_rules_is_that_of_the_code() -> None:
+    stated = [cells[:3] for cells in table("spec/README.md", "rule")]
+    kinds = {rule.name: {KINDS[kind] for kind in rule.on or KINDS} for rule in RULES.values()}
+    assert [cells[:2] for cells in stated] == [[rule.name, rule.sentence] for rule in RULES.values()]
+    for name, _, on in stated:
+        assert (set(KINDS.values()) if on == "all" else set(on.split(", "))) == kinds[name], name
+
+
+def test_every_planted_fault_stands_beside_the_rule_that_shows_it() -> None:
+    found = {*LOCK_STEP.items(), *CONTENTS.items()}
+    expected = {(expected.rule, f"`{fault.__name__}` {expected.length}") for fault, expected in found}
+    cells = {name: cell for name, _, _, cell in table("spec/README.md", "rule")}
+    assert {(name, entry) for name, cell in cells.items() for entry in cell.split(", ") if entry} == expected
+
+
+def test_the_reading_order_names_every_module() -> None:
+    named = [name for first, _ in table("spec/README.md", "module") for name in words_in_code(first)]
+    assert sorted(named) == [module.stem for module in modules("spec") if module.stem != "__init__"]
+
+
+# ---- tests/README.md, and all pages ---------------------------------------------------------------------------------
+
+
+def test_every_test_file_has_its_place() -> None:
+    patterns = [pattern for first, _ in table("tests/README.md", "files") for pattern in words_in_code(first)]
+    tests = [module.name for module in modules("tests") if module.name.startswith("test_")]
+    assert [name for name in tests if not any(Path(name).match(pattern) for pattern in patterns)] == []
+    assert [pattern for pattern in patterns if not any(Path(name).match(pattern) for name in tests)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / page).parent.joinpath(target).exists(), target
+    for name in re.findall(r"`((?:spec|impl|kernels|bench|tests)/\w+\.py)`", text):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_page_of_text_is_looked_at() -> None:
+    assert {name for name in tracked() if name.endswith(".md")} - {"kernels/README.md"} == set(PAGES)
+
+
+def test_the_oldest_interpreter_is_the_one_that_the_package_names() -> None:
+    told = re.search(r"Python (\S+) or newer", (ROOT / "README.md").read_text(encoding="utf-8"))
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert told
+    assert settings["project"]["requires-python"] == f">={told[1]}"
