@@ -1,4 +1,4 @@
-"""What a driver leaves behind when a rule broke: a table to read, a journal to audit, a trace to run again.
+"""What a driver leaves behind when a rule broke: a table, a picture, a journal to audit, a trace to run again.
 
 The trace file holds everything that the run needs (target, sizes, operations with the device's own moves), so that
 `pagedkv fuzz --again FILE` shows the same table on any machine. The journal holds what the manager said it did, for
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.operation_words import outcome_in_words
 from pagedkv.bench.result_files import write_json
+from pagedkv.bench.show_files import write_picture
+from pagedkv.bench.show_sources import film_of_counterexample
 from pagedkv.bench.targets import load_target
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec.alphabet import (
@@ -44,6 +46,7 @@ class Saved(NamedTuple):
 
     trace: Path
     journal: Path
+    picture: Path | None  # none where what the manager shows of itself cannot be drawn
     command: str
 
 
@@ -61,7 +64,11 @@ def show(console: Console, finding: Finding) -> None:
         last = broken is not None and number == len(told)
         counts = (str(step.free), str(step.held), str(step.quarantined))
         table.add_row(
-            str(number), describe(step.operation), outcome_in_words(step.operation, step.offered), *counts, style="bold red" if last else ""
+            str(number),
+            describe(step.operation),
+            outcome_in_words(step.operation, step.offered),
+            *counts,
+            style="bold red" if last else "",
         )
     console.print(table)
     console.print(
@@ -72,7 +79,7 @@ def show(console: Console, finding: Finding) -> None:
 
 
 def save(finding: Finding, directory: Path, target: str) -> Saved:
-    """Write trace and journal into a folder, made if need be. Errors: `BadInput`, `OSError`."""
+    """Write trace, journal and picture into a folder, made if need be. Errors: `BadInput`, `OSError`."""
     if directory.exists() and not directory.is_dir():
         raise BadInput(f"--out {directory}", "not a folder", "name another")
     directory.mkdir(parents=True, exist_ok=True)
@@ -99,7 +106,17 @@ def save(finding: Finding, directory: Path, target: str) -> Saved:
         for step in told:
             if isinstance(step.offered, Outcome):
                 _journal(writer, step.operation, step.offered)
-    return Saved(trace, journal, f"pagedkv fuzz --again {trace}")
+    return Saved(trace, journal, _draw(finding, directory / f"{stem}.png"), f"pagedkv fuzz --again {trace}")
+
+
+def _draw(finding: Finding, picture: Path) -> Path | None:
+    try:
+        write_picture(film_of_counterexample(finding), picture)
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001  (a stranger's manager may show anything; the counterexample is saved by now)
+        return None
+    return picture
 
 
 def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome) -> None:

@@ -28,7 +28,7 @@ def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str,
     """Print and save a counterexample; return where it is, for a report."""
     console = Console()
     show(console, finding)
-    saved = save(finding, out, target)
-    for what, name in saved._asdict().items():
+    saved = {what: str(name) for what, name in save(finding, out, target)._asdict().items() if name}
+    for what, name in saved.items():
         console.print(f"{what}: {name}", soft_wrap=True, markup=False, highlight=False)
-    return {what: str(name) for what, name in saved._asdict().items()}
+    return saved

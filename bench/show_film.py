@@ -61,7 +61,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Film:
-    """Stills of chosen blocks at chosen steps, counts of all: `shoot` each step, then `end` or `break_off`, then read."""
+    """Stills of chosen blocks at chosen steps, counts of all. `shoot` each step, then `end` or `break_off`."""
 
     title: str
     config: Config
@@ -128,7 +128,12 @@ class Film:
         self.blocks.sort()
 
     def break_off(
-        self, broken: Broken, number: int, operation: Operation, decided: Outcome | Refused | None, cells: Mapping[Block, Cell]
+        self,
+        broken: Broken,
+        number: int,
+        operation: Operation,
+        decided: Outcome | Refused | None,
+        cells: Mapping[Block, Cell],
     ) -> None:
         """End the film at the step that breaks a rule: `cells` are the blocks as this step has them."""
         named: frozenset[Block] = frozenset()

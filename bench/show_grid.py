@@ -16,7 +16,6 @@ from matplotlib.patheffects import withStroke
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, Holder, Standing
 from pagedkv.bench.show_runs import NOBODY, Run, colours, edges, last_number, runs
-from pagedkv.spec.state import Block
 
 BANDS_MAX = 3
 HATCH = "/////"
@@ -70,7 +69,8 @@ def _box(run: Run, top: float, bottom: float) -> Corners:
 
 
 def _pale(colour: str) -> str:
-    return to_hex([0.5 + part / 2 for part in to_rgb(colour)])
+    red, green, blue = to_rgb(colour)
+    return to_hex((0.5 + red / 2, 0.5 + green / 2, 0.5 + blue / 2))
 
 
 def _label(axes: Axes, run: Run, row: int, step_inches: float) -> None:
@@ -97,7 +97,7 @@ def _axis(axes: Axes, film: Film, left: float, right: float) -> None:
 
 
 def _draw_copies(axes: Axes, film: Film) -> None:
-    place: dict[Block, float] = {block: row + 0.5 for row, block in enumerate(film.blocks)}
+    place = {block: row + 0.5 for row, block in enumerate(film.blocks)}
     for number, copy in film.copies:
         if copy.source in place and copy.target in place:
             ends = ((number + 0.2, place[copy.source]), (number + 0.2, place[copy.target]))

@@ -196,8 +196,7 @@ def _name_steps(axes: Axes, film: Film, words: tuple[list[str], int, float] | No
 def picture_bytes(figure: Figure, file_format: str) -> bytes:
     """Return a picture as `png` or `svg`: for one film always the same bytes, with text as text."""
     buffer = io.BytesIO()
-    settings = {"svg.hashsalt": "pagedkv", "svg.fonttype": "none", "hatch.linewidth": 0.6}
     nothing = {"Software": None} if file_format == "png" else {"Date": None, "Creator": None}
-    with mpl.rc_context(settings):
+    with mpl.rc_context({"svg.hashsalt": "pagedkv", "svg.fonttype": "none", "hatch.linewidth": 0.6}):
         figure.savefig(buffer, format=file_format, metadata=nothing)
     return buffer.getvalue()

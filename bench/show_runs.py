@@ -39,7 +39,7 @@ def last_number(film: Film) -> int:
 
 
 def runs(film: Film, block: Block, *, reasons: bool = False) -> Iterator[Run]:
-    """Yield the runs of a block's row; with `reasons`, a new one also where something else keeps the block. O(stills)."""
+    """Yield the runs of a block's row; with `reasons`, one for each reason too. O(stills)."""
     start: Run | None = None
     for still, (left, right) in zip(film.stills, pairwise(edges(film)), strict=True):
         cell = still.cells.get(block, NEVER_USED)

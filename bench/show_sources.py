@@ -14,12 +14,11 @@ from typing import Any
 
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.show_film import Film
-from pagedkv.bench.show_history import Cell, Holder, Holders, History, Standing, Tally, cell_of_holders
-from pagedkv.spec.alphabet import Add, Extend, Operation
+from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
+from pagedkv.spec.alphabet import Add, Extend
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.moves import possible
-from pagedkv.spec.operations import Outcome
-from pagedkv.spec.refusals import Broken, Refused
+from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Block, LaunchId, Name
 from pagedkv.spec.traces import Finding
 from pagedkv.spec.world import World
@@ -83,7 +82,7 @@ def film_of_counterexample(finding: Finding) -> Film:
             continue
         number += 1
         try:
-            decided: Outcome | Refused | None = world.step(operation)
+            decided = world.step(operation)
         except Broken as broken:
             stage.look(number)
             cells = {block: stage.cell(block) for block in film.blocks}
@@ -161,7 +160,9 @@ class Stage:
             for block in row:
                 holders.setdefault(block, {})[self._called[name]] = None
         pool = range(manager.first_block, manager.first_block + self.config.blocks)
-        cells = {block: cell_of_holders(tuple(holders.get(block, ())), 0) for block in {**dict.fromkeys(pool), **holders}}
+        cells = {
+            block: cell_of_holders(tuple(holders.get(block, ())), 0) for block in {**dict.fromkeys(pool), **holders}
+        }
         for block in shown.quarantined if shown else ():
             cells[block] = Cell(Standing.QUARANTINED, self._last_holders.get(block, ()), 0, self._what_keeps(block))
         for block, cell in cells.items():

@@ -54,7 +54,13 @@ def draw_launches(axes: Axes, film: Film, rows: list[Lane], step_inches: float) 
             text = f"#{flight.launch}"
             if len(text) * CHARACTER_INCHES <= width * step_inches:
                 axes.text(
-                    left + 0.04 / step_inches, row + 0.5, text, va="center", fontsize=LABEL_POINTS, color=INK, clip_on=True
+                    left + 0.04 / step_inches,
+                    row + 0.5,
+                    text,
+                    va="center",
+                    fontsize=LABEL_POINTS,
+                    color=INK,
+                    clip_on=True,
                 )
             if flight.launch in executed:
                 axes.plot(executed[flight.launch] + 0.25, row + 0.5, marker="v", color=INK, markersize=4)
@@ -72,7 +78,14 @@ def draw_areas(axes: Axes, film: Film) -> None:
     bottom = np.zeros_like(numbers)
     for values, (colour, hatch) in zip(series, AREA_STYLES, strict=True):
         axes.fill_between(
-            numbers, bottom, bottom + values, facecolor=colour, hatch=hatch, edgecolor="#333333", linewidth=0.3, step="post"
+            numbers,
+            bottom,
+            bottom + values,
+            facecolor=colour,
+            hatch=hatch,
+            edgecolor="#333333",
+            linewidth=0.3,
+            step="post",
         )
         bottom = bottom + values
     highest = float(bottom.max(initial=1.0))
@@ -141,7 +154,9 @@ def legend_handles(film: Film) -> list[Artist]:
     if film.copies and film.step_stride == 1:
         handles.append(Line2D([], [], marker=r"$\downarrow$", color=INK, linestyle="", label="copy-on-write, planned"))
     if film.executions:
-        handles.append(Line2D([], [], marker="v", color=INK, linestyle="", markersize=4, label="executed by the device"))
+        handles.append(
+            Line2D([], [], marker="v", color=INK, linestyle="", markersize=4, label="executed by the device")
+        )
     if film.sampled:
         words = ("held by one", "shared", "quarantined")
         handles += [
