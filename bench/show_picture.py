@@ -186,7 +186,7 @@ def _name_steps(axes: Axes, film: Film, words: tuple[list[str], int, float] | No
         above.spines["bottom"].set_visible(False)
         above.xaxis.set_major_locator(MaxNLocator(20, integer=True))
         key = ", ".join(f"{letter} {kind}" for kind, letter in LETTERS.items())
-        axes.set_xlabel(f"{film.unit} ({key})", fontsize=LABEL_POINTS + 1)
+        axes.set_xlabel(f"{film.unit} ({key})", fontsize=LABEL_POINTS + 1, labelpad=16)
         return
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.xaxis.set_major_formatter("{x:,.0f}")

@@ -38,7 +38,8 @@ def film_of_journal(path: Path, on_line: Callable[[Journal], None] = lambda _jou
                     on_line(journal)
             except Broken as broken:
                 if record is None or broken.rule == "JOURNAL":
-                    film.mark_broken(broken, journal.line)
+                    line, _, what = broken.detail.removeprefix("line ").partition(": ")  # the reader begins so
+                    film.mark_broken(Broken(broken.rule, what), int(line))
                 else:
                     film.break_off(broken, *record, cells=_claims(record))
             else:

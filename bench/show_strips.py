@@ -20,6 +20,7 @@ LETTERS = {"add": "A", "extend": "E", "fork": "F", "launch": "L", "execute": "X"
 STREAM_GREYS = ("#E4E4E4", "#C4C4C4", "#F4F4F4", "#D4D4D4")
 AREA_STYLES = (("#99AABB", ""), ("#445566", "..."), ("#FFFFFF", HATCH))  # held, shared, quarantined
 WORDS_LINE_INCHES = 0.13
+WORDS_MAX = 44  # characters a line, where words stand upright
 
 Lane = tuple[int, list[Flight]]  # a stream, and launches that do not overlap
 
@@ -70,6 +71,8 @@ def draw_launches(axes: Axes, film: Film, rows: list[Lane], step_inches: float) 
     middles = [row + streams.count(streams[row]) / 2 for row in firsts]
     axes.set_yticks(middles, [f"launches on\nstream {streams[row]}" for row in firsts])
     axes.tick_params(axis="y", length=0, labelsize=LABEL_POINTS - 1)
+    for row in firsts[1:]:
+        axes.axhline(row, color=INK, linewidth=0.4)
 
 
 def draw_areas(axes: Axes, film: Film) -> None:
@@ -128,8 +131,8 @@ def words_below(film: Film, step_inches: float) -> tuple[list[str], int, float] 
     room = int(step_inches / WORDS_LINE_INCHES)
     if not room or film.step_stride > 1:
         return None
-    width = max(34, *(-(-len(text) // room) + 4 for text in texts))
-    wrapped = [textwrap.wrap(text, width, max_lines=room) for text in texts]
+    width = min(WORDS_MAX, max(-(-len(text) // room) + 4 for text in texts))
+    wrapped = [textwrap.wrap(text, width, max_lines=room, placeholder=" …") for text in texts]
     longest = max(len(line) for lines in wrapped for line in lines)
     return ["\n".join(lines) for lines in wrapped], 90, 0.15 + longest * 0.061
 
@@ -164,5 +167,5 @@ def legend_handles(film: Film) -> list[Artist]:
             for word, (face, hatch) in zip(words, AREA_STYLES, strict=True)
         ]
     if film.mark:
-        handles.append(Patch(facecolor="none", edgecolor=WRONG, linewidth=2, label="✗ the first that breaks a rule"))
+        handles.append(Patch(facecolor="none", edgecolor=WRONG, linewidth=2, label=f"✗ the first {film.unit} that breaks a rule"))
     return handles
