@@ -11,12 +11,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-<<<<<<< HEAD
-from pagedkv.bench.failures import BadInput
-from pagedkv.bench.operation_words import outcome_in_words
-=======
 from pagedkv.bench.failures import BadInput, one_line, quoted
->>>>>>> main
+from pagedkv.bench.operation_words import outcome_in_words
 from pagedkv.bench.result_files import write_json
 from pagedkv.bench.show_files import write_picture
 from pagedkv.bench.show_sources import film_of_counterexample
@@ -39,11 +35,7 @@ from pagedkv.spec.operations import Outcome
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.state import Config
-<<<<<<< HEAD
-from pagedkv.spec.traces import Case, Finding, tell
-=======
 from pagedkv.spec.traces import Case, Finding, Told
->>>>>>> main
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -58,12 +50,8 @@ class Saved(NamedTuple):
 
     trace: Path
     journal: Path
-<<<<<<< HEAD
     picture: Path | None  # none where what the manager shows of itself cannot be drawn
-    command: str
-=======
     again: str
->>>>>>> main
 
 
 def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broken | None) -> None:
@@ -97,45 +85,8 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     console.print(f"what differs: {one_line(differs)}", soft_wrap=True, markup=False, highlight=False)
 
 
-<<<<<<< HEAD
-def save(finding: Finding, directory: Path, target: str) -> Saved:
-    """Write trace, journal and picture into a folder, made if need be. Errors: `BadInput`, `OSError`."""
-    if directory.exists() and not directory.is_dir():
-        raise BadInput(f"--out {directory}", "not a folder", "name another")
-=======
-def outcome_in_words(step: Told) -> str:
-    """Return what came of a step."""
-    match step.offered:
-        case None:
-            return "-"
-        case Refused() as refusal:
-            return f"refused: {refusal.reason}"
-        case outcome:
-            return _decisions(step.operation, outcome) or "done"
-
-
-def _decisions(operation: Operation, outcome: Outcome) -> str:
-    parts = []
-    if outcome.blocks:
-        parts.append(f"took {_list(outcome.blocks)}")
-    parts += [
-        f"copies {copy.extent} of block {copy.source} to {copy.target} for {copy.sequence}" for copy in outcome.copies
-    ]
-    if outcome.launch:
-        after = f" after {_list(sorted(outcome.after))}" if outcome.after else ""
-        parts.append(f"#{outcome.launch}{after}")
-    if outcome.freed or isinstance(operation, Release | Retire):
-        parts.append(f"freed {_list(sorted(outcome.freed)) or 'nothing'}")
-    return ", ".join(parts)
-
-
-def _list(numbers: Iterable[int]) -> str:
-    return " ".join(str(number) for number in numbers)
-
-
 def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -> Saved:
-    """Write trace and journal into a folder, made if need be. Errors: `OSError`."""
->>>>>>> main
+    """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"{finding.broken.rule}-{len(finding.trace)}"
     trace, journal = directory / f"{stem}.trace.json", directory / f"{stem}.journal.jsonl"
@@ -159,9 +110,10 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
         launches = 0
         for step in told:
             if isinstance(step.offered, Outcome):
-<<<<<<< HEAD
-                _journal(writer, step.operation, step.offered)
-    return Saved(trace, journal, _draw(finding, directory / f"{stem}.png"), f"pagedkv fuzz --again {trace}")
+                launches += isinstance(step.operation, Submit)
+                _journal(writer, step.operation, step.offered, launches)
+    picture = _draw(finding, directory / f"{stem}.png")
+    return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
 
 
 def _draw(finding: Finding, picture: Path) -> Path | None:
@@ -172,11 +124,6 @@ def _draw(finding: Finding, picture: Path) -> Path | None:
     except Exception:  # noqa: BLE001  (a stranger's manager may show anything; the counterexample is saved by now)
         return None
     return picture
-=======
-                launches += isinstance(step.operation, Submit)
-                _journal(writer, step.operation, step.offered, launches)
-    return Saved(trace, journal, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
->>>>>>> main
 
 
 def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, launches: int) -> None:

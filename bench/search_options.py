@@ -48,15 +48,9 @@ def output_folder(path: Path, json_file: Path | None) -> Path:
 def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str, str]:
     """Print and save a counterexample; return where it is, for a report."""
     console = Console()
-<<<<<<< HEAD
-    show(console, finding)
-    saved = {what: str(name) for what, name in save(finding, out, target)._asdict().items() if name}
-    for what, name in saved.items():
-=======
     told, broken = tell(finding.case, finding.trace)
     show(console, finding, told, broken)
-    saved = save(finding, told, out, target)
-    for what, name in saved._asdict().items():
->>>>>>> main
+    saved = {what: str(name) for what, name in save(finding, told, out, target)._asdict().items() if name}
+    for what, name in saved.items():
         console.print(f"{what}: {name}", soft_wrap=True, markup=False, highlight=False)
     return saved

@@ -91,6 +91,7 @@ def film_of_counterexample(finding: Finding) -> Film:
             return film
         stage.look(number)
         film.shoot(stage, number, operation, decided)
+    film.title += ": held this time"
     film.end()
     return film
 

@@ -167,5 +167,6 @@ def legend_handles(film: Film) -> list[Artist]:
             for word, (face, hatch) in zip(words, AREA_STYLES, strict=True)
         ]
     if film.mark:
-        handles.append(Patch(facecolor="none", edgecolor=WRONG, linewidth=2, label=f"✗ the first {film.unit} that breaks a rule"))
+        label = f"✗ the first {film.unit} that breaks a rule"
+        handles.append(Patch(facecolor="none", edgecolor=WRONG, linewidth=2, label=label))
     return handles

@@ -13,7 +13,6 @@ from typing import Any
 import matplotlib.image
 import numpy as np
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
@@ -146,12 +145,13 @@ def shown(request: pytest.FixtureRequest) -> tuple[Film, Figure]:
 
 def boxes(figure: Figure) -> Iterator[tuple[str, Bbox]]:
     """Yield the boxes of all that must not overlap: lines of text, panels with their labels, the legend."""
-    renderer = FigureCanvasAgg(figure).get_renderer()
     for text in figure.texts:
-        yield text.get_text(), text.get_window_extent(renderer)
+        yield text.get_text(), text.get_window_extent()
     for number, axes in enumerate(figure.axes):
-        yield f"panel {number}", axes.get_tightbbox(renderer)
-    yield "legend", figure.legends[0].get_window_extent(renderer)
+        box = axes.get_tightbbox()
+        assert box is not None, "every panel is visible"
+        yield f"panel {number}", box
+    yield "legend", figure.legends[0].get_window_extent()
 
 
 def test_nothing_overlaps_and_nothing_leaves_the_page(shown: tuple[Film, Figure]) -> None:
@@ -169,8 +169,7 @@ def test_nothing_overlaps_and_nothing_leaves_the_page(shown: tuple[Film, Figure]
 
 def test_the_labels_of_steps_do_not_overlap(shown: tuple[Film, Figure]) -> None:
     _, figure = shown
-    renderer = FigureCanvasAgg(figure).get_renderer()
-    labels = [label.get_window_extent(renderer) for label in figure.axes[-1].get_xticklabels() if label.get_text()]
+    labels = [label.get_window_extent() for label in figure.axes[-1].get_xticklabels() if label.get_text()]
     for box, following in pairwise(labels):
         assert box.x1 <= following.x0 + 1
 
@@ -249,9 +248,12 @@ def test_the_page_knows_each_cell(tmp_path: Path) -> None:
     film = film_of_lines(tmp_path, JOURNAL)
     facts = Page(page(film).decode()).film()
     assert (facts["blocks"], facts["edges"], facts["unit"]) == ([1, 2, 3, 4, 5, 6], [1.5, 14.5], "line")
-    third = [[2, 4, "free", 0, ""], [5, 8, "held", 5, "sequence 1 holds it"]]
-    third += [[9, 9, "quarantined", 9, "launches [2] in flight touch it"], [10, 14, "free", 10, ""]]
-    assert facts["runs"][2] == [[first - 0.5, last + 0.5, *cell] for first, last, *cell in third]
+    assert facts["runs"][2] == [
+        [1.5, 4.5, "free", 0, ""],
+        [4.5, 8.5, "held", 5, "sequence 1 holds it"],
+        [8.5, 9.5, "quarantined", 9, "launches [2] in flight touch it"],
+        [9.5, 14.5, "free", 10, ""],
+    ]
     assert facts["steps"][3] == [5, "extend 1+1 2+1: took 3, copies 2 of block 2 to 3 for 1"]
 
 
