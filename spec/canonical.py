@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator
 from itertools import permutations, product
 from typing import Any
 
+from .calls import call
 from .manager import Manager, Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
@@ -92,6 +93,7 @@ def hidden(manager: Manager, naming: Naming, state: State) -> Hashable:
     blocks = dict(naming.blocks)
     waiting = sorted((fence, block) for block, fence in state.quarantine.items() if block not in blocks)
     unseen = range(1, state.config.blocks + 1)  # what a black box hides: told apart by id, which is safe
-    for block in (*(block for _, block in waiting), *manager.free_order(), *unseen):
+    free = call("free_order", lambda: tuple(manager.free_order()))
+    for block in (*(block for _, block in waiting), *free, *unseen):
         blocks.setdefault(block, len(blocks) + 1)
-    return manager.fingerprint(Naming(blocks, naming.sequences, naming.launches))
+    return call("fingerprint", manager.fingerprint, Naming(blocks, naming.sequences, naming.launches))

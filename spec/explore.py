@@ -80,8 +80,8 @@ def explore(
             answers = pool.expand()
             report.edges = pool.edges()
             if fault := next((fault for _, fault in answers if fault), None):
-                index, operation, report.broken = fault
-                report.trace = [*atlas.path(index), operation]
+                index, operations, report.broken = fault
+                report.trace = [*atlas.path(index), *operations]
                 break
             numbers = atlas.number([candidates for candidates, _ in answers])
             report.complete = atlas.size == report.states

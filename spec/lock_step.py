@@ -10,8 +10,9 @@ from typing import Any
 
 from . import rules
 from .alphabet import Execute, Operation, Submit, apply, describe
+from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, answering, ask
+from .manager import Manager, Observation, ask, rows_of, twin_of
 from .operations import Outcome
 from .refusals import Broken, Refused, rule_of
 from .state import Config, initial
@@ -40,7 +41,7 @@ class LockStep:
     def clone(self) -> "LockStep":
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
-        twin.state, twin.manager, twin.offered = self.state, self.manager.clone(), None
+        twin.state, twin.manager, twin.offered = self.state, twin_of(self.manager), None
         return twin
 
     def refusal(self, operation: Operation) -> Refused | None:
@@ -75,22 +76,15 @@ class LockStep:
 
     def step_refused(self, operation: Operation, refusal: Refused) -> None:
         """Ask the manager for what the spec refuses; the caller looks afterwards whether something changed."""
+        self.offered = None  # lest a crash shows the answer before
         self.offered = ask(self.manager, operation)
         _same_answer(operation, refusal, self.offered)
         rules.check(rules.Step(self.state, operation, refusal, self.state))
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
-        with answering("observe"):
-            shown = self.manager.observe()
-        right = observe(self.state)
-        if shown != right and shown is not None:
-            for field, rule in _JUDGED_BY.items():
-                theirs, ours = getattr(shown, field), getattr(right, field)
-                if theirs != ours:
-                    raise Broken(
-                        rule, f"{field.replace('_', ' ')}: {_only(theirs, ours)}, by the spec {_only(ours, theirs)}"
-                    )
+        if difference := call("observe", _difference, self.manager, observe(self.state)):
+            raise Broken(*difference)
 
     def key(self, *, pairs: bool) -> Hashable:
         """Return what makes this world one with others: the spec's state, or the manager's hidden state as well."""
@@ -104,11 +98,14 @@ class LockStep:
 
     def _compare_rows(self, operation: Execute) -> None:
         """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
-        with answering("rows_read"):
-            rows = self.manager.rows_read(operation.launch)
+        rows = rows_of(self.manager, operation.launch)
+        if rows is None:
+            return
         launch = next(launch for launch in self.state.launches if launch.id == operation.launch)
-        for part, row in zip(launch.computations, rows or (), strict=rows is not None):
-            seen = tuple(int(block) for block in row[: len(part.row)])
+        if len(rows) != len(launch.computations):
+            raise Broken("R-LIFE-6", f"launch {launch.id} reads {len(rows)} rows, not {len(launch.computations)}")
+        for part, row in zip(launch.computations, rows, strict=True):
+            seen = row[: len(part.row)]
             if seen != part.row:
                 raise Broken(
                     "R-LIFE-6", f"launch {launch.id} reads the row {seen} of sequence {part.sequence}, not {part.row}"
@@ -134,6 +131,20 @@ def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outc
 
 # Which rule is broken where the two outcomes differ. What is a choice has been checked by then, and followed.
 _DECIDED_BY = {"copies": "R-COW-3", "launch": "R-LIFE-7", "blocks": "R-OWN-6", "freed": "R-OWN-6", "after": "R-LIFE-2"}
+
+
+def _difference(manager: Manager, right: Observation) -> tuple[str, str] | None:
+    """Return the rule that is broken where a manager shows another thing than the spec, and what differs."""
+    shown = manager.observe()
+    if shown is None or shown == right:
+        return None
+    if not isinstance(shown, Observation):
+        raise TypeError(f"{type(shown).__name__} is no Observation")
+    for field, rule in _JUDGED_BY.items():
+        theirs, ours = getattr(shown, field), getattr(right, field)
+        if theirs != ours:
+            return rule, f"{field.replace('_', ' ')}: {_only(theirs, ours)}, by the spec {_only(ours, theirs)}"
+    return None
 
 
 def _only(these: Any, those: Any) -> Any:

@@ -61,12 +61,11 @@ class Shadow:
             old = self.state.sequences[name]
             new = tuple((old.epoch, position) for position in range(old.allocated, old.allocated + count))
             self._put(name, old._replace(text=old.text + new))
+        batch = {name for name, _ in rows}
         for copy in copies:
             inside = copy.source in self.usable and copy.target in self.usable
-            if not inside or not 0 <= copy.extent <= self.config.block_size:
-                raise Broken("R-COW-3", f"{copy} is not inside usable blocks")
-            if copy.sequence not in dict(rows):
-                raise Broken("R-COW-3", f"{copy} is for a sequence that was not extended")
+            if copy.sequence not in batch or not inside or not 0 <= copy.extent <= self.config.block_size:
+                raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no sequence of the batch")
             self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
 
     def fork(self, parent: Name, child: Name) -> None:
@@ -75,6 +74,8 @@ class Shadow:
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
+        if any(not 1 <= edge <= self.state.issued for edge in after):
+            raise Broken("R-LIFE-2", f"an edge to a launch that was never issued: {sorted(after)}")
         parts: list[Computation] = []
         copies: list[Copy] = []
         for name, count in rows:
