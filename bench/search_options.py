@@ -34,7 +34,8 @@ def output_folder(path: Path, json_file: Path | None) -> Path:
     """
     where = f"--out {path}"
     try:
-        there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+        nearest_first = (path.absolute(), *path.absolute().parents)
+        there = next(each for each in nearest_first if each.exists() or each.is_symlink())
         usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     except (OSError, ValueError) as error:  # a name too long, a null byte
         raise BadInput(where, f"no usable name ({error})", "name another folder") from error
