@@ -53,8 +53,9 @@ class Fault:
     """The first line of a journal that contradicts those before it, and the rule."""
 
     journal: str
+    line: int
     rule: str
-    detail: str  # begins with the line
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def compare(first: Path, second: Path | None = None) -> Comparison:
     found = Comparison(tuple(map(str, paths)))
     try:
         with ExitStack() as stack:
-            journals = [stack.enter_context(open_journal(path)) for path in paths]
+            journals = [_open(path, stack) for path in paths]
             progress = stack.enter_context(LateProgress("auditing", _bytes(paths)))
             if len(journals) == 1:
                 _audit(journals[0], found, progress)
@@ -136,9 +137,10 @@ def render(found: Comparison, console: Console) -> None:
     """Print a comparison: the verdict, and what it rests on."""
     console.print(f"{' and '.join(found.journals)}: {found.verdict}", soft_wrap=True, markup=False, highlight=False)
     if found.fault:
-        sentence = f" {RULES[found.fault.rule].sentence}" if found.fault.rule in RULES else ""
-        where = f"{found.fault.journal}: {found.fault.detail}" if len(found.journals) > 1 else found.fault.detail
-        console.print(f"{where}\n{found.fault.rule}:{sentence or ' the journal is not in order.'}", markup=False)
+        fault = found.fault
+        sentence = RULES[fault.rule].sentence if fault.rule in RULES else "A journal is in order, from header to end."
+        console.print(f"{fault.journal}: {fault.detail}", soft_wrap=True, markup=False, highlight=False)
+        console.print(f"{fault.rule}: {sentence}", soft_wrap=True, markup=False, highlight=False)
         return
     table = Table("line", *found.journals, title_justify="left")
     if found.difference:
@@ -158,6 +160,13 @@ def render(found: Comparison, console: Console) -> None:
 def _add_row(table: Table, difference: Difference) -> None:
     lines = [str(line) if line else "end" for line in dict.fromkeys(difference.lines)]
     table.add_row(" / ".join(lines), *difference.words)
+
+
+def _open(path: Path, stack: ExitStack) -> Journal:
+    try:
+        return stack.enter_context(open_journal(path))
+    except Broken as broken:
+        raise _broken(str(path), broken) from None
 
 
 def _audit(journal: Journal, found: Comparison, progress: LateProgress) -> None:
@@ -189,7 +198,12 @@ def _right_lines(journal: Journal) -> Iterator[Record]:
     try:
         yield from audited(journal, Auditor(journal.config))
     except Broken as broken:
-        raise _BrokenJournalError(Fault(journal.name, broken.rule, broken.detail)) from None
+        raise _broken(journal.name, broken) from None
+
+
+def _broken(journal: str, broken: Broken) -> _BrokenJournalError:
+    line = broken.detail.removeprefix("line ").partition(":")[0]  # both the reader and the audit begin so
+    return _BrokenJournalError(Fault(journal, int(line), broken.rule, broken.detail))
 
 
 def _fixed(record: Record) -> tuple[object, int]:

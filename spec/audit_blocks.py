@@ -164,7 +164,7 @@ class Blocks:
     def _why(self, block: Block) -> str:
         """Say what state a block is in, and what keeps it there."""
         if block in self.holders:
-            return f"{self.holders[block]} hold it"
+            return f"it is held (by {self.holders[block]})"
         if block not in self.quarantine:
             return "it is free" if NULL < block <= self.count else f"usable are 1 to {self.count}"
         users = {self.quarantine[block].user, *self.left_behind.get(block, {}).values()}

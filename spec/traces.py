@@ -2,14 +2,15 @@
 
 A trace is a list of operations, launch ids included. When operations are taken out of it, later launches get other
 ids; so shrinking works on `Marked` operations, each submission marked with the id that it had, and a replay finds out
-which id it has now. A completion whose submission is gone goes with it.
+which id it has now. A completion whose submission is gone goes with it; one of a launch that never was stays one.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from .alphabet import Execute, Extend, Operation, Retire, Submit
+from .alphabet import Add, Execute, Extend, Operation, Retire, Submit
 from .manager import Factory
 from .moves import possible
 from .operations import Outcome
@@ -49,12 +50,13 @@ class Finding(NamedTuple):
 
 
 def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | None]:
-    """Run a trace and tell each step, up to the first that breaks a rule."""
+    """Run a trace and tell each step, up to the first that breaks a rule. What is not possible now is left out."""
     told: list[Told] = []
     try:
         here = case.start()
-    except Exception as error:  # noqa: BLE001  (a stranger's constructor may raise anything)
-        return told, Broken("CRASH", f"the manager could not be made: {type(error).__name__}: {error}")
+    except Broken as broken:
+        return told, broken
+    counts = (case.config.blocks, 0, 0)
     for operation in trace:
         if not possible(here.state, operation):
             continue
@@ -63,29 +65,33 @@ def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | N
             here.step(operation)
         except Broken as broken:
             fault = broken
-        told.append(Told(operation, here.offered, *here.blocks()))
+        with suppress(Broken):  # a manager that crashed may show nothing any more
+            counts = here.blocks()
+        told.append(Told(operation, here.offered, *counts))
         if fault:
             return told, fault
     return told, None
 
 
-def shrink(finding: Finding, *, tries: int = 4000) -> Finding:
+def shrink(finding: Finding, *, tries: int = 4000, seconds: float = 20.0) -> Finding:
     """Return a shorter trace that breaks the same rule: runs of operations taken out, then batches and counts cut.
 
-    Not the shortest there is (the exhaustive driver finds that); one from which nothing can be left out.
+    Not the shortest there is (the exhaustive driver finds that); one from which nothing can be left out, unless tries
+    or time ran out (a manager that does not answer costs seconds a try).
     """
     best = finding
     left = tries
-    improved = True
-    while improved and left > 0:
+    end = time.monotonic() + seconds
+    improved = bool(finding.trace)
+    while improved:
         improved = False
         for candidate in _smaller(_mark(best.case, best.trace)):
             left -= 1
+            if left < 0 or time.monotonic() > end:
+                break
             trace, broken = _run_marked(best.case, candidate)
             if broken and broken.rule == best.broken.rule and _size(trace) < _size(best.trace):
                 best, improved = Finding(best.case, trace, broken), True
-                break
-            if left <= 0:
                 break
     return best
 
@@ -94,7 +100,10 @@ class Marked(NamedTuple):
     """An operation, and for a submission the launch id that it had."""
 
     operation: Operation
-    launch: LaunchId = 0
+    launch: LaunchId = 0  # NEVER: the completion of a launch that was never issued
+
+
+NEVER = -1
 
 
 def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
@@ -103,16 +112,19 @@ def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
     marked = []
     for operation in trace:
         before = here.state.issued
+        never = isinstance(operation, Retire) and operation.launch > before
         if possible(here.state, operation):
             with suppress(Broken):  # the last one
                 here.step(operation)
-        marked.append(Marked(operation, here.state.issued if here.state.issued > before else 0))
+        submitted = here.state.issued if here.state.issued > before else 0
+        marked.append(Marked(operation, NEVER if never else submitted))
     return marked
 
 
 def _size(trace: tuple[Operation, ...]) -> tuple[int, int]:
     rows = [operation.rows for operation in trace if isinstance(operation, Extend | Submit)]
-    return len(trace), sum(count for batch in rows for _, count in batch) + sum(len(batch) for batch in rows)
+    tokens = sum(operation.tokens for operation in trace if isinstance(operation, Add))
+    return len(trace), tokens + sum(count for batch in rows for _, count in batch) + sum(len(batch) for batch in rows)
 
 
 def _smaller(marked: list[Marked]) -> Iterator[list[Marked]]:
@@ -128,6 +140,8 @@ def _smaller(marked: list[Marked]) -> Iterator[list[Marked]]:
 
 
 def _simpler(operation: Operation) -> Iterator[Operation]:
+    if isinstance(operation, Add) and operation.tokens > 1:
+        yield operation._replace(tokens=operation.tokens - 1)
     if not isinstance(operation, Extend | Submit):
         return
     rows = operation.rows
@@ -145,7 +159,9 @@ def _run_marked(case: Case, marked: list[Marked]) -> tuple[tuple[Operation, ...]
     trace: list[Operation] = []
     for operation, launch in marked:
         asked = operation
-        if isinstance(asked, Execute | Retire):
+        if launch == NEVER:
+            asked = Retire(here.state.issued + 1)
+        elif isinstance(asked, Execute | Retire) and asked.launch > 0:
             if asked.launch not in now:
                 continue
             asked = asked._replace(launch=now[asked.launch])

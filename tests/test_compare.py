@@ -42,7 +42,7 @@ def test_one_journal_that_is_broken_names_line_and_rule(tmp_path: Path) -> None:
     found = compare(write(tmp_path / "broken.jsonl", change(7, ',"after":[1]', "")(JOURNAL)))
     assert (found.verdict, found.exit_code) == (Verdict.BROKEN, 1)
     assert found.fault is not None
-    assert (found.fault.rule, found.fault.detail[:15]) == ("R-LIFE-2", "line 7: launch:")
+    assert (found.fault.rule, found.fault.line) == ("R-LIFE-2", 7)
 
 
 def test_equal_journals_are_equal(sound: Path) -> None:
@@ -93,6 +93,12 @@ def test_a_journal_that_is_broken_is_named_among_two(sound: Path) -> None:
     assert (found.verdict, found.exit_code) == (Verdict.BROKEN, 1)
     assert found.fault is not None
     assert (Path(found.fault.journal).name, found.fault.rule) == ("other.jsonl", "R-TXN-1")
+
+
+def test_a_journal_with_a_broken_header_is_named_among_two(sound: Path) -> None:
+    found = both(sound, change(1, '"blocks":6', '"blocks":0')(JOURNAL))
+    assert found.fault is not None
+    assert (Path(found.fault.journal).name, found.fault.rule) == ("other.jsonl", "JOURNAL")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x89PNG\r\n", b"prompt,output\n1,2\n"])

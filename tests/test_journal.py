@@ -13,7 +13,7 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
 from pagedkv.spec.audit import Audited, audit
-from pagedkv.spec.journal import NO_LIMIT, InvalidJournal, Record, open_journal
+from pagedkv.spec.journal import LINE_BYTES_MAX, NO_LIMIT, InvalidJournal, Record, open_journal
 from pagedkv.spec.lock_step import LockStep
 from pagedkv.spec.moves import draw_move
 from pagedkv.spec.operations import Outcome
@@ -192,6 +192,7 @@ NO_JOURNALS: dict[str, tuple[bytes, str]] = {
     "a list": (b"[1,2]\n", "not that of a journal"),
     "other JSON": (b'{"timestamp":1}\n', "not that of a journal"),
     "nested": (b"[" * 100_000 + b"\n", "not that of a journal"),
+    "no line ends": (b"x" * (LINE_BYTES_MAX + 2), "not that of a journal"),
     "half a header": (HEADER.encode()[:40], "not that of a journal"),
     "another version": (ended([HEADER.replace('"version":1', '"version":2')]), "of version 2"),
     "a version that is none": (ended([HEADER.replace('"version":1', '"version":true')]), "of version True"),
@@ -215,7 +216,7 @@ def test_what_cannot_be_read_is_bad_input(tmp_path: Path) -> None:
     for path, what in (
         (tmp_path, "cannot be read"),
         (tmp_path / "missing", "No such file"),
-        (tmp_path / "no\0name", "no file name"),
+        (tmp_path / "no\0name", "cannot be read"),
     ):
         with pytest.raises(InvalidJournal, match=what):
             audit(path)

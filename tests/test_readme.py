@@ -15,8 +15,7 @@ import pytest
 import typer.core
 import typer.main
 from pagedkv.bench.command_line import application, run
-from pagedkv.spec.alphabet import KINDS
-from pagedkv.spec.explore import REFUSALS
+from pagedkv.spec.alphabet import KINDS, REFUSALS
 from pagedkv.spec.rules import RULES
 
 from checkout import ROOT, commands, fenced, modules, table, tracked
