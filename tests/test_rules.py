@@ -87,6 +87,12 @@ def slot_with_the_content_of_another() -> Step:
     return wrong(right, right.new._replace(memory={**right.new.memory, 1: ((7, 0), None)}))
 
 
+@case("R-DATA")
+def second_block_with_the_content_of_the_first() -> Step:
+    right = step(after(Add(1, 4), Submit(((1, 4),))), Execute(1))
+    return wrong(right, right.new._replace(memory={**right.new.memory, 2: right.new.memory[1]}))
+
+
 @case("R-OWN-1")
 def block_in_two_states() -> Step:
     right = step(EMPTY, Add(1, 3))
@@ -139,6 +145,14 @@ def free_while_a_launch_reads() -> Step:
     right = step(after(Add(1, 1), Submit(((1, 1),)), Add(2, 1)), Release(1))
     assert right.new.quarantine == {1: 1}
     return wrong(right, right.new._replace(free=frozenset({1, 3, 4}), quarantine={}))
+
+
+@case("R-LIFE-1")
+def free_while_a_launch_reads_without_writing() -> Step:
+    """The launch reads block 1 and writes block 2."""
+    here = after(Add(1, 3), Submit(((1, 2),)), Execute(1), Retire(1), Submit(((1, 1),)))
+    right = step(here, Release(1))
+    return wrong(right, right.new._replace(free=frozenset({1, 3, 4}), quarantine={2: 2}))
 
 
 @case("R-LIFE-2")
@@ -223,6 +237,13 @@ def fork_of_planned_positions() -> Step:
     return wrong(right, right.new._replace(sequences=planned))
 
 
+@case("R-COW-1")
+def fork_of_a_planned_second_block() -> Step:
+    right = step(after(Add(1, 3), Submit(((1, 3),))), Fork(1, 2))
+    planned = {name: sequence._replace(launched=2) for name, sequence in right.new.sequences.items()}
+    return wrong(right, right.new._replace(sequences=planned))
+
+
 @case("R-COW-2")
 def child_on_a_block_of_its_own() -> Step:
     right = step(after(Add(1, 1), Submit(((1, 1),))), Fork(1, 2))
@@ -300,6 +321,14 @@ def null_block_among_the_valid_entries() -> Step:
     (launch,) = right.new.launches
     (part,) = launch.computations
     return wrong(right, right.new._replace(launches=(launch._replace(computations=(part._replace(row=(1, 0)),)),)))
+
+
+@case("R-TAB-1")
+def entry_beyond_the_pool() -> Step:
+    right = step(after(Add(1, 3)), Submit(((1, 3),)))
+    (launch,) = right.new.launches
+    (part,) = launch.computations
+    return wrong(right, right.new._replace(launches=(launch._replace(computations=(part._replace(row=(1, 5)),)),)))
 
 
 @case("R-TAB-2")
@@ -490,6 +519,20 @@ def test_refused_for_another_reason_space_is_not_asked_about() -> None:
 def test_the_null_block_is_in_no_state() -> None:
     right = step(EMPTY, Add(1, 1))
     assert broken(wrong(right, right.new._replace(free=right.new.free | {0}))) == {"R-OWN-1", "R-OWN-5"}
+
+
+@pytest.mark.parametrize("free", [{1, 2, 3, 4}, {2, 3}], ids=["the first block twice", "the last block nowhere"])
+def test_no_block_is_left_out(free: set[int]) -> None:
+    right = step(EMPTY, Add(1, 1))
+    assert broken(wrong(right, right.new._replace(free=frozenset(free)))) == {"R-OWN-1", "R-OWN-5"}
+
+
+def test_every_block_of_the_pool_may_be_used() -> None:
+    state = EMPTY
+    for operation in (Add(1, 8), Submit(((1, 8),)), Execute(1), Release(1), Retire(1)):
+        taken = step(state, operation)
+        assert broken(taken) == set()
+        state = taken.new
 
 
 def test_a_right_step_of_each_operation_breaks_nothing() -> None:
