@@ -24,8 +24,9 @@ from pagedkv.bench.search_options import (
     output_folder,
 )
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
+from pagedkv.spec.alphabet import REFUSALS
 from pagedkv.spec.calls import patience
-from pagedkv.spec.explore import REFUSALS, Progress, Report, explore
+from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config

@@ -51,7 +51,7 @@ def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str,
     console = Console()
     told, broken = tell(finding.case, finding.trace)
     show(console, finding, told, broken)
-    saved = save(finding, told, out, target)
-    for what, name in saved._asdict().items():
+    saved = {what: str(name) for what, name in save(finding, told, out, target)._asdict().items() if name}
+    for what, name in saved.items():
         console.print(f"{what}: {name}", soft_wrap=True, markup=False, highlight=False)
-    return {what: str(name) for what, name in saved._asdict().items()}
+    return saved

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args
 
 from . import operations
 from .operations import Outcome, Result, Rows
+from .refusals import Reason
 from .state import LaunchId, Name, State
 
 
@@ -33,7 +34,7 @@ class Fork(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """Launch a step: write the next planned positions of a batch, on a stream."""
+    """Launch a step: write the next planned positions of a batch, on a stream; a `Launch` is then in flight."""
 
     rows: Rows
     stream: int = 0
@@ -79,6 +80,17 @@ _FUNCTIONS: dict[type, Callable[..., Result]] = {
     Release: operations.release,
 }
 assert set(KINDS) == set(get_args(Operation))
+
+# What each operation can be refused for (the table of operations), so that a reason that was never met is noticed.
+REFUSALS: dict[str, tuple[Reason, ...]] = {
+    "add": (Reason.DUPLICATE, Reason.EMPTY, Reason.TOO_LONG, Reason.NO_SPACE),
+    "extend": (Reason.DUPLICATE, Reason.UNKNOWN, Reason.BAD_COUNT, Reason.TOO_LONG, Reason.NO_SPACE),
+    "fork": (Reason.UNKNOWN, Reason.DUPLICATE, Reason.BUSY),
+    "launch": (Reason.DUPLICATE, Reason.UNKNOWN, Reason.BAD_COUNT, Reason.BUSY),
+    "execute": (),
+    "retire": (Reason.UNKNOWN_LAUNCH,),
+    "release": (Reason.UNKNOWN,),
+}
 
 
 def apply(state: State, operation: Operation, choice: Outcome | None = None) -> Result:

@@ -12,10 +12,10 @@ from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Su
 from .calls import call
 from .canonical import canonical, hidden
 from .manager import Manager, ask, rows_of, table_of, twin_of
-from .operations import Outcome
+from .operations import Outcome, guard_batch
 from .refusals import Broken, Reason, Refused, refuse_if
-from .shadow import Shadow, refuse_if_unknown
-from .state import Block, Computation, Config, Copy, Launch, LaunchId, State
+from .shadow import Shadow
+from .state import Block, Computation, Config, Launch, LaunchId, State
 
 
 class BlackBox:
@@ -79,7 +79,7 @@ class BlackBox:
         """Return what makes this world one with others: contents, tables, and what the manager says it hides."""
         shadow = self.shadow
         sequences = {
-            name: sequence._replace(row=table_of(self.manager, name), copy=_one(shadow.plans.get(name)))
+            name: sequence._replace(row=table_of(self.manager, name), copy=None)
             for name, sequence in shadow.state.sequences.items()
         }
         launches = tuple(launch._replace(computations=self._parts(launch)) for launch in shadow.state.launches)
@@ -90,7 +90,11 @@ class BlackBox:
         memory = {block: shadow.state.memory.get(block, empty) for block in named}
         seen = shadow.state._replace(sequences=sequences, launches=launches, memory=memory)
         key, naming = canonical(seen)
-        return key, hidden(self.manager, naming, seen)
+        plans = [
+            (naming.sequences[name], *((naming.blocks[c.source], naming.blocks[c.target], c.extent) for c in copies))
+            for name, copies in shadow.plans.items()
+        ]
+        return key, tuple(sorted(plans)), hidden(self.manager, naming, seen)
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
@@ -122,10 +126,10 @@ class BlackBox:
                 refuse_if(name in state.sequences, Reason.DUPLICATE)
                 refuse_if(count < 1, Reason.EMPTY)
             case Extend(rows):
-                refuse_if_unknown(self.shadow, rows)
+                guard_batch(state.sequences, rows)
                 refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
             case Submit(rows, _):
-                refuse_if_unknown(self.shadow, rows)
+                guard_batch(state.sequences, rows)
                 refuse_if(any(not 1 <= c <= state.sequences[n].planned for n, c in rows), Reason.BAD_COUNT)
                 refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
             case Fork(parent, child):
@@ -170,7 +174,3 @@ class BlackBox:
 def _counts(manager: Manager) -> tuple[int, int, int] | None:
     shown = manager.observe()
     return (len(shown.free), len(shown.references), len(shown.quarantined)) if shown else None
-
-
-def _one(copies: tuple[Copy, ...] | None) -> Copy | None:
-    return copies[0] if copies else None

@@ -73,6 +73,7 @@ def _encode(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
     fences = {block: sum(launch.id <= fence for launch in state.launches) for block, fence in state.quarantine.items()}
     named = tuple([fences.pop(block, -1) for block in blocks])
     memory = tuple([tuple([contents.get(content, 0) for content in state.memory[block]]) for block in blocks])
+    # The last entry: whether a launch has left, whose completion may come a second time.
     key = (sequences, launches, named, tuple(sorted(fences.values())), memory, state.issued > len(state.launches))
     return key, Naming(blocks, {name: index for index, name in enumerate(order)}, ages)
 

@@ -59,6 +59,7 @@ class Observation(NamedTuple):
     quarantined: frozenset[Block]
     copies: frozenset[Copy]  # planned
     in_flight: tuple[LaunchId, ...]
+    counters: tuple[int, int, int]  # free, held, quarantined: as counted while it runs, not by a walk
 
 
 class Naming(NamedTuple):

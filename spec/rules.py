@@ -16,10 +16,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from .alphabet import KINDS, Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
-from .arithmetic import blocks_needed
-from .operations import Outcome, conflict
+from .arithmetic import blocks_needed, locate
+from .operations import Outcome
 from .refusals import Broken, Reason, Refused
-from .state import NULL, Block, LaunchId, Name, Sequence, State, before, planned_copies, written
+from .state import NULL, Block, Copy, Launch, LaunchId, Name, Sequence, State, before, planned_copies, written
 
 Edge = tuple[Name, Block]
 
@@ -54,6 +54,7 @@ def edges(state: State) -> set[Edge]:
     return {(name, block) for name, sequence in state.sequences.items() for block in sequence.row}
 
 
+Slot = tuple[Block, int]  # a block and an offset in it
 Lines = Iterator[str]
 
 
@@ -70,10 +71,11 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(name: str, *on: type) -> Callable[[Callable[[Step], Lines]], Callable[[Step], Lines]]:
-    """Register a predicate under its rule's name; its docstring is the sentence."""
+    """Register a predicate under its rule's name; its docstring begins with the sentence."""
 
     def register(predicate: Callable[[Step], Lines]) -> Callable[[Step], Lines]:
-        RULES[name] = Rule(name, " ".join((predicate.__doc__ or "").split()), predicate, on or None)
+        sentence = (predicate.__doc__ or "").split("\n\n")[0]
+        RULES[name] = Rule(name, " ".join(sentence.split()), predicate, on or None)
         return predicate
 
     return register
@@ -98,13 +100,14 @@ def check(step: Step) -> None:
 def data(step: Step) -> Lines:
     """When a launch executes, every slot that it reads holds the KV of exactly the prefix that should be there."""
     size = step.new.config.block_size
-    launch = next(launch for launch in step.new.launches if Execute(launch.id) == step.operation)
-    for part in launch.computations:
-        for index, block in enumerate(part.row):
-            wanted = part.text[index * size : (index + 1) * size]
-            found = step.new.memory[block][: len(wanted)]
-            if found != wanted:
-                yield f"sequence {part.sequence} in launch {launch.id} reads {found} in block {block}, not {wanted}"
+    for launch in step.new.launches:
+        if isinstance(step.operation, Execute) and launch.id == step.operation.launch:
+            for part in launch.computations:
+                for index, block in enumerate(part.row):
+                    wanted = part.text[index * size : (index + 1) * size]
+                    found = step.new.memory[block][: len(wanted)]
+                    if found != wanted:
+                        yield f"sequence {part.sequence} reads {found} in block {block}, not {wanted}"
 
 
 # ---- ownership --------------------------------------------------------------------------------------------------
@@ -114,24 +117,22 @@ def data(step: Step) -> Lines:
 def one_state(step: Step) -> Lines:
     """Every block is in exactly one state: free, held, quarantined, or reserved (the null block)."""
     state = step.new
-    held = {block for _, block in step.new_edges}
-    count = Counter([*state.free, *held, *state.quarantine])
-    for block in range(1, state.config.blocks + 1):
-        if count[block] != 1:
-            yield f"block {block} is in {count[block]} states"
-    if count[NULL]:
-        yield "the null block is in use"
+    count = Counter([*state.free, *{block for _, block in step.new_edges}, *state.quarantine])
+    if count != dict.fromkeys(range(1, state.config.blocks + 1), 1):
+        for block in sorted({*range(1, state.config.blocks + 1), *count}):
+            if count[block] != (1 <= block <= state.config.blocks):
+                yield f"block {block} is in {count[block]} states"
 
 
 @rule("R-OWN-2")
 def one_edge(step: Step) -> Lines:
-    """The references of a block are its holder edges; an edge counts once, so a row names a block once."""
+    """The references of a block are its holders, one a sequence; no row names a block twice."""
     for name, sequence in step.new.sequences.items():
         if len(set(sequence.row)) != len(sequence.row):
             yield f"the row of sequence {name} names a block twice: {sequence.row}"
 
 
-@rule("R-OWN-3", Add, Extend, Fork, Submit, Execute, Retire, Release)
+@rule("R-OWN-3")
 def dropped_once(step: Step) -> Lines:
     """Each edge is dropped exactly once: by the release of its sequence, or by the copy that takes its place."""
     dropped = step.old_edges - step.new_edges
@@ -170,16 +171,36 @@ def recorded_ids(step: Step) -> Lines:
         yield f"blocks {sorted(strangers)} became free out of nowhere"
 
 
-@rule("R-TXN-1", Add, Extend, Fork, Submit, Retire, Release)
+@rule("R-TXN-1")
 def atomic(step: Step) -> Lines:
-    """An operation is atomic: refused, it changes nothing; done, every row of its batch is done in full."""
+    """An operation is atomic: refused, it changes nothing; done, it is done in full, and to what it names alone."""
     if isinstance(step.decided, Refused):
         if step.new != step.old:
             yield f"{step.operation} was refused and the state changed"
-    elif isinstance(step.operation, Extend):
-        for name, count in step.operation.rows:
-            if step.new.sequences[name].allocated != step.old.sequences[name].allocated + count:
-                yield f"sequence {name} was not extended by {count}"
+        return
+    old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
+    for name in old.keys() | new.keys():
+        changed = old.get(name) is not new.get(name) and old.get(name) != new.get(name)
+        if changed != (name in counts):
+            yield f"{step.operation} {'changed' if changed else 'left as it was'} sequence {name}"
+    for name, count in counts.items():
+        if isinstance(step.operation, Extend) and new[name].allocated != old[name].allocated + count:
+            yield f"sequence {name} was not extended by {count}"
+        if isinstance(step.operation, Submit) and new[name].launched != old[name].launched + count:
+            yield f"sequence {name} was not launched by {count}"
+    if not isinstance(step.operation, Execute) and step.new.memory is not step.old.memory:
+        yield f"{step.operation} changed what slots hold, which is the device's to do"
+
+
+def _named(operation: Operation) -> dict[Name, int]:
+    """Return the sequences that an operation names as those it is done to, with the counts of a batch."""
+    match operation:
+        case Add(name) | Release(name) | Fork(_, name):
+            return {name: 0}
+        case Extend(rows) | Submit(rows):
+            return dict(rows)
+        case _:
+            return {}
 
 
 # ---- lifetime ---------------------------------------------------------------------------------------------------
@@ -197,19 +218,46 @@ def no_early_reuse(step: Step) -> Lines:
 @rule("R-LIFE-2", Submit)
 def ordered(step: Step) -> Lines:
     """Two launches in flight that touch a common slot, one writing, are ordered by their stream or by an edge."""
-    launches = step.new.launches
-    for newer in launches:
-        order = before(launches, newer)
-        for older in launches:
-            if older.id < newer.id and older.id not in order and conflict(older, newer):
-                yield f"launches {older.id} and {newer.id} conflict and are not ordered"
+    *others, newest = step.new.launches
+    size = step.new.config.block_size
+    reads, writes = _slots(newest, size)
+    if reads != {(block, at) for block, high in newest.reads.items() for at in range(high)}:
+        yield f"launch {newest.id} reads other slots than it says"
+    if writes != {(block, at) for block, (low, high) in newest.writes.items() for at in range(low, high)}:
+        yield f"launch {newest.id} writes other slots than it says"
+    earlier = before(step.new.launches, newest)
+    for older in others:
+        if older.id not in earlier:
+            its_reads, its_writes = _slots(older, size)
+            if writes & (its_reads | its_writes) or reads & its_writes:
+                yield f"launches {older.id} and {newest.id} conflict and are not ordered"
 
 
-@rule("R-LIFE-3", Release)
-def cancelling_is_not_completing(step: Step) -> Lines:
-    """Cancelling is not completion: what was submitted stays in flight when its sequence leaves."""
-    if step.new.launches != step.old.launches:
-        yield f"{step.operation} changed what is in flight"
+def _slots(launch: Launch, size: int) -> tuple[set[Slot], set[Slot]]:
+    """Return the slots that a launch reads and writes, as its copies and rows have it."""
+    reads = {(copy.source, at) for copy in launch.copies for at in range(copy.extent)}
+    writes = {(copy.target, at) for copy in launch.copies for at in range(copy.extent)}
+    for part in launch.computations:
+        slots = [(block, at) for block in part.row for at in range(size)][: part.stop]
+        reads.update(slots)
+        writes.update(slots[part.start :])
+    return reads, writes
+
+
+@rule("R-LIFE-3", Add, Extend, Fork, Submit, Release, Retire)
+def completion_alone_ends_a_launch(step: Step) -> Lines:
+    """Cancelling is not completion: a launch leaves when it, or one after it, retires, and has been executed then."""
+    due: set[LaunchId] = set()
+    if isinstance(step.operation, Retire):
+        for launch in step.old.launches:
+            if launch.id == step.operation.launch:
+                due = before(step.old.launches, launch) | {launch.id}
+    staying = {launch.id for launch in step.new.launches}
+    gone = [launch for launch in step.old.launches if launch.id not in staying]
+    if {launch.id for launch in gone} != due:
+        yield f"{step.operation} ended {[launch.id for launch in gone]}, to be ended {sorted(due)}"
+    if not all(launch.executed for launch in gone):
+        yield f"{step.operation} ended a launch that the device has not executed"
 
 
 @rule("R-LIFE-4")
@@ -222,6 +270,10 @@ def discharged(step: Step) -> Lines:
         for block, fence in state.quarantine.items():
             if fence < oldest and block not in kept:
                 yield f"block {block} is quarantined and nothing keeps it there"
+            if fence > state.issued:
+                yield f"block {block} waits for a launch that was never issued"
+            if step.old.quarantine.get(block, fence) != fence and not isinstance(step.operation, Submit):
+                yield f"{step.operation} made block {block} wait for another launch"
     late = isinstance(step.operation, Retire) and all(e.id != step.operation.launch for e in step.old.launches)
     if late and state != step.old:
         yield f"{step.operation}: it had left already, and its completion changed something"
@@ -229,30 +281,39 @@ def discharged(step: Step) -> Lines:
 
 @rule("R-LIFE-5", Add, Extend)
 def quarantine_is_no_capacity(step: Step) -> Lines:
-    """Quarantined blocks are not free capacity: what is taken was free."""
-    if not step.old.free.issuperset(step.taken):
-        yield f"blocks {sorted(set(step.taken) - step.old.free)} were taken and not free"
+    """Quarantined blocks are not free capacity: what is taken was free, and what was free and is not, was taken."""
+    if set(step.taken) != step.old.free - step.new.free:
+        yield f"blocks {sorted(step.taken)} were taken, and {sorted(step.old.free - step.new.free)} are free no more"
 
 
-@rule("R-LIFE-6", Submit, Execute)
+@rule("R-LIFE-6")
 def rows_keep(step: Step) -> Lines:
-    """A row is in flight like its blocks: what a device reads when it executes is what the launch captured."""
-    captured: dict[LaunchId, object] = {launch.id: launch.computations for launch in step.old.launches}
+    """A row is in flight like its blocks: what a device reads when it executes is what the launch captured.
+
+    Here captured rows are values, and this says that they stay; that an implementation's rows do is seen when the
+    device reads them, by the lock-step.
+    """
+    old = {launch.id: launch for launch in step.old.launches}
     for launch in step.new.launches:
-        if captured.get(launch.id, launch.computations) != launch.computations:
-            yield f"the rows of launch {launch.id} changed while it was in flight"
+        before_it = old.get(launch.id, launch)
+        if before_it is not launch and before_it._replace(executed=launch.executed) != launch:
+            yield f"launch {launch.id} changed while it was in flight"
+        its_own = isinstance(step.operation, Execute) and step.operation.launch == launch.id
+        if before_it.executed != launch.executed and not its_own:
+            yield f"launch {launch.id} was executed by {step.operation}"
 
 
-@rule("R-LIFE-7", Add, Fork, Retire)
+@rule("R-LIFE-7", Add, Extend, Fork, Submit, Retire)
 def epochs(step: Step) -> Lines:
     """A namesake is a new epoch, and a completion, of whatever epoch, changes no sequence."""
     if isinstance(step.operation, Retire) and step.new.sequences != step.old.sequences:
         yield f"{step.operation} changed a sequence"
-    used = {sequence.epoch for sequence in step.old.sequences.values()}
-    used |= {part.epoch for launch in step.old.launches for part in launch.computations}
-    for name in step.new.sequences.keys() - step.old.sequences.keys():
-        if step.new.sequences[name].epoch in used:
-            yield f"sequence {name} began in an epoch that was in use"
+    for name, sequence in step.new.sequences.items():
+        old = step.old.sequences.get(name)
+        if old is None and (sequence.epoch != step.old.epochs or step.new.epochs != step.old.epochs + 1):
+            yield f"sequence {name} began in an epoch that is not new"
+        if old is not None and sequence.epoch != old.epoch:
+            yield f"{step.operation} changed the epoch of sequence {name}"
 
 
 @rule("R-LIFE-8")
@@ -270,12 +331,16 @@ def plans_are_protected(step: Step) -> Lines:
 
 @rule("R-COW-1", Extend, Fork, Submit)
 def sole_writer(step: Step) -> Lines:
-    """A slot is written by the sole holder of its block: planned positions lie in blocks that nobody else holds."""
+    """A slot is written by the sole holder of its block: nobody else holds what is planned or launched for writing."""
     count = Counter(block for _, block in step.new_edges)
     for name, sequence in step.new.sequences.items():
         for block in _planned_blocks(sequence, step.new.config.block_size):
             if count[block] > 1:
                 yield f"sequence {name} will write block {block}, which {count[block]} sequences hold"
+    if isinstance(step.operation, Submit):
+        for block in step.new.launches[-1].writes:
+            if count[block] != 1:
+                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count[block]} sequences hold"
 
 
 def _planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
@@ -299,16 +364,25 @@ def copied_by_the_first_writer(step: Step) -> Lines:
 @rule("R-COW-3", Submit, Extend)
 def exact_copies(step: Step) -> Lines:
     """A copy comes before every write to what it reads or fills; copies have distinct targets and exact extents."""
+    size = step.new.config.block_size
     for launch in step.new.launches:
         targets = [copy.target for copy in launch.copies]
         if len(set(targets)) < len(targets) or {copy.source for copy in launch.copies} & set(targets):
             yield f"the copies of launch {launch.id} overlap: {launch.copies}"
         starts = {part.sequence: part.start for part in launch.computations}
         for copy in launch.copies:
-            if starts[copy.sequence] % step.new.config.block_size != copy.extent:
+            if starts[copy.sequence] % size != copy.extent:
                 yield f"{copy} does not end where its sequence writes on, at position {starts[copy.sequence]}"
             if launch.writes.get(copy.source, (copy.extent, 0))[0] < copy.extent:
                 yield f"{copy} reads what its own launch writes"
+    for name, sequence in step.new.sequences.items():
+        if sequence.copy:
+            index, extent = locate(sequence.launched, size)
+            expected = Copy(name, sequence.copy.source, sequence.row[index], extent)
+            if sequence.copy != expected:
+                yield f"sequence {name} plans {sequence.copy}, not {expected}"
+            if any(expected.target in (*launch.reads, *launch.writes) for launch in step.new.launches):
+                yield f"{expected} fills a block that a launch in flight touches"
 
 
 # ---- capacity and tables ----------------------------------------------------------------------------------------
@@ -317,16 +391,13 @@ def exact_copies(step: Step) -> Lines:
 @rule("R-CAP-1", Add, Extend)
 def need_is_what_is_taken(step: Step) -> Lines:
     """What is taken is what the arithmetic says is needed, and only what exceeds the free blocks is refused."""
-    if not isinstance(step.operation, Add | Extend):
-        return
-    refused = isinstance(step.decided, Refused)
-    if refused and isinstance(step.decided, Refused) and step.decided.reason is not Reason.NO_SPACE:
-        return
+    assert isinstance(step.operation, Add | Extend)
     need = _need(step.old, step.operation, step.old_edges)
-    if refused and need <= len(step.old.free):
+    if not isinstance(step.decided, Refused):
+        if len(step.taken) != need:
+            yield f"{len(step.taken)} blocks were taken and {need} needed"
+    elif step.decided.reason is Reason.NO_SPACE and need <= len(step.old.free):
         yield f"refused for want of space, though {need} are needed and {len(step.old.free)} free"
-    if not refused and len(step.taken) != need:
-        yield f"{len(step.taken)} blocks were taken and {need} needed"
 
 
 def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
@@ -346,12 +417,17 @@ def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
 
 @rule("R-CAP-2")
 def one_length_convention(step: Step) -> Lines:
-    """A row has ceil(allocated / B) blocks, exact multiples too; written <= launched <= allocated."""
+    """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so."""
     for name, sequence in step.new.sequences.items():
         if len(sequence.row) != blocks_needed(sequence.allocated, step.new.config.block_size):
             yield f"sequence {name} has {len(sequence.row)} blocks for {sequence.allocated} positions"
-        if not 0 <= written(step.new, sequence) <= sequence.launched <= sequence.allocated:
+        if not 0 <= sequence.launched <= sequence.allocated:
             yield f"sequence {name}: launched {sequence.launched} of {sequence.allocated}"
+        old = step.old.sequences.get(name)
+        if old is not None and isinstance(step.operation, Submit | Retire):
+            least, now = written(step.old, old), written(step.new, sequence)
+            if now < least or (now > least and isinstance(step.operation, Submit)):
+                yield f"{step.operation} took sequence {name} from {least} to {now} positions written"
 
 
 @rule("R-TAB-1", Submit)
@@ -364,12 +440,15 @@ def exact_tables(step: Step) -> Lines:
                 yield f"launch {launch.id} sees the row {part.row} for {part.stop} positions"
 
 
-@rule("R-TAB-2", Submit)
+@rule("R-TAB-2", Extend, Submit)
 def null_block_apart(step: Step) -> Lines:
     """The null block never aliases live data: no launch reads or writes it, and no copy names it."""
     for launch in step.new.launches:
         if NULL in launch.reads or NULL in launch.writes:
             yield f"launch {launch.id} touches the null block"
+    for copy in (*planned_copies(step.new), *(copy for launch in step.new.launches for copy in launch.copies)):
+        if NULL in (copy.source, copy.target):
+            yield f"{copy} names the null block"
 
 
 _RULES_ON: dict[type, tuple[Rule, ...]] = {

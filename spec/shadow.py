@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from .arithmetic import blocks_needed
 from .operations import Rows
-from .refusals import Broken, Reason, Refused
+from .refusals import Broken
 from .state import (
     Block,
     Computation,
@@ -112,9 +112,9 @@ class Shadow:
         memory = dict(self.state.memory)
         size = self.config.block_size
         empty: tuple[Content | None, ...] = (None,) * size
-        for copy in launch.copies:
+        for copy in launch.copies:  # all at once: each reads what was there before any of them
             held = memory.get(copy.target, empty)
-            memory[copy.target] = memory.get(copy.source, empty)[: copy.extent] + held[copy.extent :]
+            memory[copy.target] = self.state.memory.get(copy.source, empty)[: copy.extent] + held[copy.extent :]
         seen = [self._visible(part, row) for part, row in zip(launch.computations, rows, strict=True)]
         for part, row in zip(launch.computations, seen, strict=True):
             for position in range(part.start, part.stop):
@@ -169,12 +169,3 @@ def _difference(
         f"position {index * size + offset} of sequence {part.sequence} (epoch {wanted[offset][0]}) "
         f"is read from block {block} slot {offset}, which holds {what}"
     )
-
-
-def refuse_if_unknown(shadow: Shadow, rows: Rows) -> None:
-    """Guard a batch by what the device can know: each sequence live and named once, counts within what is planned."""
-    names = [name for name, _ in rows]
-    if len(set(names)) < len(names):
-        raise Refused(Reason.DUPLICATE)
-    if any(name not in shadow.state.sequences for name in names):
-        raise Refused(Reason.UNKNOWN)

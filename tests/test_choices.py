@@ -161,6 +161,14 @@ def test_a_block_that_no_launch_touched_is_freed_at_its_release() -> None:
     assert apply(state, Release(1), freed(1))[1] == freed(1)
 
 
+def test_of_a_sequence_in_flight_the_planned_blocks_are_freed_at_its_release() -> None:
+    """Positions 0 to 2 are launched, 3 and 4 are not: block 3 was never touched, block 2 partly."""
+    state = after(Add(1, 5), Submit(((1, 3),)))
+    assert rule_broken(state, Release(1), freed()) == "R-LIFE-4"
+    assert rule_broken(state, Release(1), freed(2, 3)) == "R-LIFE-1"
+    assert apply(state, Release(1), freed(3))[1] == freed(3)
+
+
 def test_a_fence_may_stand_for_younger_launches_and_must_pass_with_them() -> None:
     """Launch 1 touches the released block; launch 2, submitted before the release, does not: late is allowed till 2."""
     state = after(Add(1, 1), Add(2, 1), Submit(((1, 1),), 0), Submit(((2, 1),), 1), Release(1), Execute(1), Execute(2))

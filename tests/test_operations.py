@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import pytest
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, apply
-from pagedkv.spec.operations import Outcome, ready
+from pagedkv.spec.operations import Outcome, conflict, launch, ready
 from pagedkv.spec.refusals import Reason, Refused
-from pagedkv.spec.state import Config, Copy, State, initial, written
+from pagedkv.spec.state import Config, Copy, Launch, State, initial, written
 
 CONFIG = Config(blocks=4, block_size=2, streams=2, launches=2)
 
@@ -112,7 +112,8 @@ def test_add_takes_the_blocks_of_its_tokens(tokens: int, blocks: tuple[int, ...]
 
 def test_each_add_and_fork_begins_an_epoch() -> None:
     state = after(Add(1, 1), Submit(((1, 1),)), Release(1), Add(1, 1), Submit(((1, 1),)), Fork(1, 2))
-    assert [state.sequences[name].epoch for name in (1, 2)] == [1, 2]
+    state, _ = apply(state, Add(3, 1))
+    assert [state.sequences[name].epoch for name in (1, 2, 3)] == [1, 2, 3]
 
 
 # ---- extend -----------------------------------------------------------------------------------------------------
@@ -136,7 +137,10 @@ def test_extend_takes_row_by_row_in_the_order_given() -> None:
 
 def test_an_empty_batch_changes_nothing() -> None:
     state = after(Add(1, 1))
-    assert apply(state, Extend(())) == (state, Outcome())
+    assert apply(state, Extend(())) == (
+        state,
+        Outcome(blocks=(), copies=(), launch=0, after=frozenset(), freed=frozenset()),
+    )
 
 
 FORKED = (Add(1, 3), Submit(((1, 3),)), Fork(1, 2))  # both hold blocks 1 and 2, the tail with one slot used
@@ -218,14 +222,14 @@ def test_launch_captures_rows_writes_new_positions_and_reads_all_before() -> Non
     state, outcome = apply(after(Add(1, 3)), Submit(((1, 2),)))
     assert outcome == Outcome(launch=1)
     assert row(state, 1) == Row((1, 2), 3, 2)
-    (launch,) = state.launches
-    (part,) = launch.computations
+    (first,) = state.launches
+    (part,) = first.computations
     assert (part.sequence, part.epoch, part.start, part.stop, part.row) == (1, 0, 0, 2, (1,))
-    assert (launch.reads, launch.writes) == ({1: 2}, {1: (0, 2)})
+    assert (first.reads, first.writes) == ({1: 2}, {1: (0, 2)})
     state, _ = apply(state, Submit(((1, 1),)))
-    launch = state.launches[1]
-    assert launch.computations[0].row == (1, 2)
-    assert (launch.reads, launch.writes) == ({1: 2, 2: 1}, {2: (0, 1)})
+    second = state.launches[1]
+    assert second.computations[0].row == (1, 2)
+    assert (second.reads, second.writes) == ({1: 2, 2: 1}, {2: (0, 1)})
 
 
 def test_copies_go_along_with_their_sequence() -> None:
@@ -233,9 +237,9 @@ def test_copies_go_along_with_their_sequence() -> None:
     state, outcome = apply(state, Submit(((2, 1),)))
     assert outcome.copies == (Copy(2, 1, 3, 1),)
     assert [state.sequences[name].copy for name in (1, 2)] == [Copy(1, 1, 2, 1), None]
-    launch = state.launches[1]
-    assert launch.reads == {1: 1, 3: 2}
-    assert launch.writes == {3: (0, 2)}  # what the copy fills, and the new position
+    second = state.launches[1]
+    assert second.reads == {1: 1, 3: 2}
+    assert second.writes == {3: (0, 2)}  # what the copy fills, and the new position
 
 
 def test_launches_are_numbered_from_one_and_an_empty_one_is_a_launch() -> None:
@@ -266,6 +270,46 @@ def test_the_last_holder_writes_above_the_slots_that_a_pending_copy_reads() -> N
     assert copying.copies == (Copy(1, 1, 2, 1),)
     _, writing = apply(state, Submit(((2, 1),), 1))
     assert writing.after == frozenset()
+
+
+def test_the_pending_copy_may_come_after_the_write_above_it() -> None:
+    state = after(Add(1, 1), Submit(((1, 1),)), Execute(1), Retire(1), Fork(1, 2), Extend(((1, 1), (2, 1))))
+    state, _ = apply(state, Submit(((2, 1),), 0))
+    _, copying = apply(state, Submit(((1, 1),), 1))
+    assert (copying.copies, copying.after) == ((Copy(1, 1, 2, 1),), frozenset())
+
+
+def flight(reads: int = 0, writes: tuple[int, int] | None = None, block: int = 1) -> Launch:
+    """Return a launch that reads the first slots of a block and writes some."""
+    return Launch(1, 0, frozenset(), (), (), {block: reads} if reads else {}, {block: writes} if writes else {})
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "conflicting"),
+    [
+        (flight(reads=2), flight(reads=2), False),
+        (flight(reads=2), flight(writes=(1, 2)), True),  # write after read
+        (flight(reads=1), flight(writes=(1, 2)), False),  # of other slots
+        (flight(writes=(1, 2)), flight(reads=2), True),  # read after write
+        (flight(writes=(1, 2)), flight(reads=1), False),
+        (flight(writes=(0, 2)), flight(writes=(1, 3)), True),  # write after write
+        (flight(writes=(1, 3)), flight(writes=(0, 2)), True),
+        (flight(writes=(0, 1)), flight(writes=(1, 2)), False),
+        (flight(writes=(1, 2)), flight(writes=(0, 1)), False),
+        (flight(2, (0, 2)), flight(2, (0, 2), block=2), False),  # another block
+    ],
+)
+def test_launches_conflict_where_they_share_a_slot_and_one_writes(
+    older: Launch,
+    newer: Launch,
+    conflicting: bool,  # noqa: FBT001  (what is expected)
+) -> None:
+    assert conflict(older, newer) is conflicting
+
+
+def test_without_a_stream_named_it_is_the_first() -> None:
+    state, _ = launch(after(Add(1, 1)), ((1, 1),))
+    assert state.launches[0].stream == 0
 
 
 # ---- execute, retire, release -----------------------------------------------------------------------------------
