@@ -1,4 +1,8 @@
-"""Operations and what came of them, in words: the same ones in tables of counterexamples and in pictures."""
+"""Operations and what came of them, in words.
+
+The same words stand in the tables of counterexamples and under the pointer in pictures, so that what is read in one
+can be found in the other.
+"""
 
 from collections.abc import Collection, Iterable
 

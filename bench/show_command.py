@@ -1,4 +1,8 @@
-"""`pagedkv show`: a journal as a picture: who held which block when, and why it was not free."""
+"""`pagedkv show`: a journal as a picture: who held which block when, and why it was not free.
+
+The command around `show_history` (the states that a journal goes through) and the drawing of them: it looks at its
+arguments, draws, says what was drawn, and marks the first line that breaks a rule.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,4 +1,7 @@
-"""What lies above and below the blocks: launches in flight, counts over time, the operations, the legend."""
+"""What lies above and below the blocks of a picture: launches in flight, counts over time, operations, the legend.
+
+Strips share the time axis of the blocks, so that an eye that goes up from a block finds the launch that kept it.
+"""
 
 import textwrap
 from collections import defaultdict
