@@ -1,7 +1,7 @@
 """`pagedkv show`: a journal as a picture: who held which block when, and why it was not free.
 
-The command around `show_history` (the states that a journal goes through) and the drawing of them: it looks at its
-arguments, draws, says what was drawn, and marks the first line that breaks a rule.
+The command around a film (`show_film`) and its picture (`show_files`). The audit is part of it: a journal that breaks a
+rule is drawn up to the line that does, which is marked, and the exit code is that of `pagedkv compare`.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
-"""What lies above and below the blocks of a picture: launches in flight, counts over time, operations, the legend.
+"""What lies above and below the blocks: launches in flight, counts over time, the operations, the legend.
 
-Strips share the time axis of the blocks, so that an eye that goes up from a block finds the launch that kept it.
+Launches are drawn one by one while a dozen lanes are enough for them, else counted. Counts are means over groups of
+steps where there are more steps than dots, so that areas add up to the truth; the peaks are told in words above.
 """
 
 import textwrap
