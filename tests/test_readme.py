@@ -91,7 +91,7 @@ def test_the_example_manager_holds_on_one_stream_and_not_on_two(
     assert run(["fuzz", "--target", "my_manager:MyManager", *small]) == 0
     capsys.readouterr()
     assert run(["fuzz", "--target", "my_manager_on_two_streams:MyManager", *small]) == 1
-    assert "R-DATA does not hold after 4 operations" in capsys.readouterr().out
+    assert "R-DATA does not hold after" in capsys.readouterr().out
 
 
 # ---- spec/README.md -------------------------------------------------------------------------------------------------
