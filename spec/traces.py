@@ -154,12 +154,26 @@ class _Shrinking:
         return improved
 
     def simplify(self) -> bool:
-        """Make batches and counts smaller, one by one."""
-        return any(
-            self.attempt([*self.marked[:at], Marked(simpler, launch), *self.marked[at + 1 :]])
-            for at, (operation, launch) in enumerate(self.marked)
-            for simpler in _simpler(operation)
-        )
+        """Make batches and counts smaller, and let a sequence start longer where it was extended."""
+        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked))))
+
+
+def _cut(marked: list[Marked]) -> Iterator[list[Marked]]:
+    """Yield the trace with one count less by one, or one row of a batch less."""
+    for at, (operation, launch) in enumerate(marked):
+        for simpler in _simpler(operation):
+            yield [*marked[:at], Marked(simpler, launch), *marked[at + 1 :]]
+
+
+def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
+    """Yield the trace with one extension less: its sequence has those tokens from the start."""
+    for at, (operation, _) in enumerate(marked):
+        if isinstance(operation, Extend) and len(operation.rows) == 1:
+            name, count = operation.rows[0]
+            for start, (earlier, launch) in enumerate(marked[:at]):
+                if isinstance(earlier, Add) and earlier.name == name:
+                    longer = Marked(earlier._replace(tokens=earlier.tokens + count), launch)
+                    yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
 
 
 def _simpler(operation: Operation) -> Iterator[Operation]:
