@@ -1,4 +1,4 @@
-"""What a driver leaves behind when a rule broke: a table to read, a journal to audit, a trace to run again.
+"""What a driver leaves behind when a rule broke: a table, a picture, a journal to audit, a trace to run again.
 
 The trace file holds everything that the run needs (target, sizes, operations with the device's own moves), so that
 `pagedkv fuzz --again FILE` shows the same table on any machine. The journal holds what the manager said it did, for
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pagedkv.bench.failures import BadInput, one_line, quoted
+from pagedkv.bench.operation_words import outcome_in_words
 from pagedkv.bench.result_files import write_json
+from pagedkv.bench.show_files import write_picture
+from pagedkv.bench.show_sources import film_of_counterexample
 from pagedkv.bench.targets import load_target
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec.alphabet import (
@@ -29,7 +32,7 @@ from pagedkv.spec.alphabet import (
     to_json,
 )
 from pagedkv.spec.operations import Outcome
-from pagedkv.spec.refusals import Broken, Refused
+from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, Told
@@ -47,6 +50,7 @@ class Saved(NamedTuple):
 
     trace: Path
     journal: Path
+    picture: Path | None  # none where what the manager shows of itself cannot be drawn
     again: str
 
 
@@ -66,7 +70,11 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
         last = broken is not None and number == len(told)
         counts = (str(step.free), str(step.held), str(step.quarantined))
         table.add_row(
-            str(number), describe(step.operation), outcome_in_words(step), *counts, style="bold red" if last else ""
+            str(number),
+            describe(step.operation),
+            outcome_in_words(step.operation, step.offered),
+            *counts,
+            style="bold red" if last else "",
         )
     console.print(table)
     left_out = len(finding.trace) - len(told)
@@ -77,38 +85,8 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     console.print(f"what differs: {one_line(differs)}", soft_wrap=True, markup=False, highlight=False)
 
 
-def outcome_in_words(step: Told) -> str:
-    """Return what came of a step."""
-    match step.offered:
-        case None:
-            return "-"
-        case Refused() as refusal:
-            return f"refused: {refusal.reason}"
-        case outcome:
-            return _decisions(step.operation, outcome) or "done"
-
-
-def _decisions(operation: Operation, outcome: Outcome) -> str:
-    parts = []
-    if outcome.blocks:
-        parts.append(f"took {_list(outcome.blocks)}")
-    parts += [
-        f"copies {copy.extent} of block {copy.source} to {copy.target} for {copy.sequence}" for copy in outcome.copies
-    ]
-    if outcome.launch:
-        after = f" after {_list(sorted(outcome.after))}" if outcome.after else ""
-        parts.append(f"#{outcome.launch}{after}")
-    if outcome.freed or isinstance(operation, Release | Retire):
-        parts.append(f"freed {_list(sorted(outcome.freed)) or 'nothing'}")
-    return ", ".join(parts)
-
-
-def _list(numbers: Iterable[int]) -> str:
-    return " ".join(str(number) for number in numbers)
-
-
 def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -> Saved:
-    """Write trace and journal into a folder, made if need be. Errors: `OSError`."""
+    """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"{finding.broken.rule}-{len(finding.trace)}"
     trace, journal = directory / f"{stem}.trace.json", directory / f"{stem}.journal.jsonl"
@@ -134,7 +112,18 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
             if isinstance(step.offered, Outcome):
                 launches += isinstance(step.operation, Submit)
                 _journal(writer, step.operation, step.offered, launches)
-    return Saved(trace, journal, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
+    picture = _draw(finding, directory / f"{stem}.png")
+    return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
+
+
+def _draw(finding: Finding, picture: Path) -> Path | None:
+    try:
+        write_picture(film_of_counterexample(finding), picture)
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001  (a stranger's manager may show anything; the counterexample is saved by now)
+        return None
+    return picture
 
 
 def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, launches: int) -> None:

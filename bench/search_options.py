@@ -34,7 +34,8 @@ def output_folder(path: Path, json_file: Path | None) -> Path:
     """
     where = f"--out {path}"
     try:
-        there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+        nearest_first = (path.absolute(), *path.absolute().parents)
+        there = next(each for each in nearest_first if each.exists() or each.is_symlink())
         usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
     except (OSError, ValueError) as error:  # a name too long, a null byte
         raise BadInput(where, f"no usable name ({error})", "name another folder") from error
@@ -50,7 +51,7 @@ def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str,
     console = Console()
     told, broken = tell(finding.case, finding.trace)
     show(console, finding, told, broken)
-    saved = save(finding, told, out, target)
-    for what, name in saved._asdict().items():
+    saved = {what: str(name) for what, name in save(finding, told, out, target)._asdict().items() if name}
+    for what, name in saved.items():
         console.print(f"{what}: {name}", soft_wrap=True, markup=False, highlight=False)
-    return {what: str(name) for what, name in saved._asdict().items()}
+    return saved

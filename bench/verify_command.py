@@ -84,7 +84,7 @@ HELD = "held"
 
 
 def _walk(name: str, settings: Settings, share: float) -> Checked:
-    report = explore(settings, workers=WORKERS, seconds=2 * share)
+    report = explore(settings, workers=WORKERS, seconds=1.5 * share)
     finding = None
     result = HELD
     if report.broken:

@@ -59,10 +59,10 @@ class Blocks:
             raise Broken("R-OWN-1", f"block {stranger} was taken, and usable are 1 to {self.count}")
         if not self.quarantine.keys().isdisjoint(blocks):
             block = next(block for block in blocks if block in self.quarantine)
-            raise Broken("R-LIFE-5", f"block {block} was taken out of quarantine: {self._why(block)}")
+            raise Broken("R-LIFE-5", f"block {block} was taken out of quarantine: {self.why(block)}")
         if not self.holders.keys().isdisjoint(blocks):
             block = next(block for block in blocks if block in self.holders)
-            raise Broken("R-OWN-1", f"block {block} was taken and is not free: {self._why(block)}")
+            raise Broken("R-OWN-1", f"block {block} was taken and is not free: {self.why(block)}")
         self.holders.update(dict.fromkeys(blocks, 1))
 
     def share(self, row: Iterable[Block]) -> None:
@@ -117,9 +117,9 @@ class Blocks:
         """Let blocks out of quarantine: none too early, and all that are due. O(freed + what has become due)."""
         for block in freed:
             if block not in self.quarantine:
-                raise Broken("R-OWN-3", f"block {block} became free and was not in quarantine: {self._why(block)}")
+                raise Broken("R-OWN-3", f"block {block} became free and was not in quarantine: {self.why(block)}")
             if self._touched(block):
-                raise Broken("R-LIFE-1", f"block {block} became free too early: {self._why(block)}")
+                raise Broken("R-LIFE-1", f"block {block} became free too early: {self.why(block)}")
             del self.quarantine[block]
             self.left_behind.pop(block, None)
         oldest = self.launches.oldest
@@ -161,7 +161,7 @@ class Blocks:
         if not self.readers[source]:
             del self.readers[source]
 
-    def _why(self, block: Block) -> str:
+    def why(self, block: Block) -> str:
         """Say what state a block is in, and what keeps it there."""
         if block in self.holders:
             return f"it is held (by {self.holders[block]})"

@@ -12,11 +12,14 @@ its place in a list that changes when anything before it is taken out.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, event, seed, settings
 from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
@@ -154,13 +157,25 @@ def hunt(
     """
     end = time.monotonic() + seconds
     for done in range(0, examples, ROUND_EXAMPLES):
-        finding = _round(case, f"{number} {done}", min(ROUND_EXAMPLES, examples - done))
+        with _nothing_left_behind():
+            finding = _round(case, f"{number} {done}", min(ROUND_EXAMPLES, examples - done))
         if finding:
             return shrink(finding)
         progress(done)
         if time.monotonic() > end:
             break
     return None
+
+
+@contextmanager
+def _nothing_left_behind() -> Iterator[None]:
+    """Keep Hypothesis' cache of constants, which it writes without a database, too, out of the current folder."""
+    with TemporaryDirectory() as folder:
+        set_hypothesis_home_dir(folder)
+        try:
+            yield
+        finally:
+            set_hypothesis_home_dir(None)  # back to its default
 
 
 def _round(case: Case, seed_of_round: str, examples: int) -> Finding | None:

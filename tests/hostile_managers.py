@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,7 +22,6 @@ from pagedkv.spec.state import Config, Copy, Name
 MARKS = "PAGEDKV_TEST_MARKS"  # the folder where a process that is driving a manager leaves a file named by its id
 
 NOT_CALLABLE = 5
-NO_ATTRIBUTE_OF_IT = Reference  # callable, and `.nothing` of it is not there
 
 
 def not_a_manager(config: Config) -> object:
@@ -36,11 +36,15 @@ lambda_target: Callable[[Config], Manager] = lambda config: Reference(config)  #
 
 
 class RaisesWhenMade(Reference):
+    """It cannot be made."""
+
     def __init__(self, config: Config) -> None:
         raise ValueError(f"no\nway with {config.blocks} [/red] blocks")
 
 
 class SomeSizesAlone(Reference):
+    """It cannot be made with every block size."""
+
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         if config.block_size == 3:
@@ -48,24 +52,34 @@ class SomeSizesAlone(Reference):
 
 
 class OddStreams(Reference):
+    """It says nonsense of its streams."""
+
     streams_offered: Any = None
 
 
 class OddFirstBlock(Reference):
+    """It says nonsense of its block ids."""
+
     first_block: Any = "a"
 
 
 class BlackBox(Reference):
+    """Sound, and it shows nothing of itself."""
+
     def observe(self) -> None:  # type: ignore[override]
         return None
 
 
 class Raises(Reference):
+    """It raises what would spoil a terminal."""
+
     def fork(self, parent: Name, child: Name) -> Outcome:
         raise RuntimeError(f"boom\n\x1b[2J [/x] {parent} {child}")
 
 
 class RaisesTheUnsayable(Reference):
+    """It raises what raises when it is said."""
+
     def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002
         class UnsayableError(Exception):
             def __str__(self) -> str:
@@ -75,11 +89,15 @@ class RaisesTheUnsayable(Reference):
 
 
 class RaisesAVerdict(Reference):
+    """It raises a verdict of its own, named like a file elsewhere."""
+
     def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002
         raise Broken("../R-DATA", "a verdict of its own")
 
 
 class RaisesAtAnUnknownLaunch(Reference):
+    """It raises at the completion of what was never launched."""
+
     def retire(self, launch: int) -> Outcome:
         if launch > self.state.issued:
             raise KeyError(launch)
@@ -87,63 +105,71 @@ class RaisesAtAnUnknownLaunch(Reference):
 
 
 class Exits(Reference):
+    """It ends the program, as if all were well."""
+
     def extend(self, rows: Rows) -> Outcome:  # noqa: ARG002
         sys.exit(0)
 
 
 class Dies(Reference):
+    """It ends its process without a word."""
+
     def extend(self, rows: Rows) -> Outcome:  # noqa: ARG002
         os._exit(3)
 
 
 class Hangs(Reference):
+    """It never comes back, and takes an interruption for one of its own errors."""
+
     def extend(self, rows: Rows) -> Outcome:
         if MARKS in os.environ:
             (Path(os.environ[MARKS]) / str(os.getpid())).touch()
-        while True:
-            try:
-                time.sleep(1000)
-            except Exception:  # noqa: BLE001, S112  (what is to get through is no `Exception`)
-                continue
+        with suppress(Exception):  # what is to get through is no `Exception`
+            time.sleep(1000)
         return super().extend(rows)
 
 
 class RefusesForNoReason(Reference):
+    """It refuses with a reason that there is not."""
+
     def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002
         raise Refused("because")  # type: ignore[arg-type]
 
 
 class NeverReleases(BlackBox):
+    """It keeps every sequence."""
+
     def release(self, name: Name) -> Outcome:  # noqa: ARG002
         raise Refused(Reason.BUSY)
 
 
 class NeverRetires(BlackBox):
+    """It will not hear of a completion."""
+
     def retire(self, launch: int) -> Outcome:  # noqa: ARG002
         raise Refused(Reason.BUSY)
 
 
 class CannotBeCloned(Reference):
+    """It cannot be copied."""
+
     def clone(self) -> Self:
         raise TypeError("cannot pickle '_thread.lock' object")
 
 
 class FallsAtTheSecondRefusal(Reference):
-    """One refusal changes nothing that shows; after two the next operation finds a block missing."""
+    """One refusal does nothing; the next, of another kind, raises."""
 
     refusals = 0
 
-    def release(self, name: Name) -> Outcome:
-        if name not in self.state.sequences:
-            self.refusals += 1
-            if self.refusals == 2:
-                raise IndexError("one release too many")
-        return super().release(name)
-
     def fork(self, parent: Name, child: Name) -> Outcome:
-        if parent not in self.state.sequences:
-            self.refusals += 1
+        self.refusals += parent not in self.state.sequences
         return super().fork(parent, child)
+
+    def release(self, name: Name) -> Outcome:
+        if self.refusals and name not in self.state.sequences:
+            raise IndexError("one too many")
+        return super().release(name)
 
     def clone(self) -> Self:
         twin = super().clone()
