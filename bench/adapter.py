@@ -112,10 +112,11 @@ class Implementation(Manager):
         )
 
     def _seen(self, name: Name) -> Seen:
-        row = _ids(self.cache.table[self.cache.row_of(name)])
-        end = max((at for at, block in enumerate(row, 1) if block), default=0)
-        lengths = self.cache.lengths(name)
-        return Seen(row[:end], lengths.allocated, lengths.launched, lengths.written)
+        row = self.cache.table[self.cache.row_of(name)].tolist()
+        while row and not row[-1]:
+            row.pop()
+        _, *lengths = self.cache.lengths(name)
+        return Seen(tuple(row), *lengths)
 
     def fingerprint(self, naming: Naming) -> Hashable:
         """Return the hidden state under new names; launches that have left are all alike."""

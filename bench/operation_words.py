@@ -1,4 +1,8 @@
-"""Operations and what came of them, in words: the same ones in tables of counterexamples and in pictures."""
+"""Operations and what came of them, in words.
+
+The same words stand in the tables of counterexamples and in pictures. A table has room for all of them; below a column
+of a picture long batches and long lists of blocks are cut, and say how many more there are.
+"""
 
 from collections.abc import Collection, Iterable
 

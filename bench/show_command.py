@@ -1,4 +1,8 @@
-"""`pagedkv show`: a journal as a picture: who held which block when, and why it was not free."""
+"""`pagedkv show`: a journal as a picture: who held which block when, and why it was not free.
+
+The command around a film (`show_film`) and its picture (`show_files`). The audit is part of it: a journal that breaks a
+rule is drawn up to the line that does, which is marked, and the exit code is that of `pagedkv compare`.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pagedkv.bench.operation_words import step_in_words
 from pagedkv.bench.show_history import Cell, Scene, Tally
-from pagedkv.spec.alphabet import KINDS, Execute, Operation, Retire, Submit
+from pagedkv.spec.alphabet import KINDS, Execute, Extend, Operation, Retire, Submit
 from pagedkv.spec.operations import Outcome
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.rules import RULES
@@ -112,7 +112,8 @@ class Film:
             series.append(value)
         self._use(scene.taken())
         if isinstance(decided, Outcome):
-            self.copies += [(number, copy) for copy in decided.copies]
+            if isinstance(operation, Extend):  # a launch takes along what was planned
+                self.copies += [(number, copy) for copy in decided.copies]
             self._follow_launches(scene.in_flight(), number, operation)
         if (self.steps - 1) % self.step_stride == 0:
             cells = {block: scene.cell(block) for block in self.blocks}

@@ -1,4 +1,8 @@
-"""What lies above and below the blocks: launches in flight, counts over time, the operations, the legend."""
+"""What lies above and below the blocks: launches in flight, counts over time, the operations, the legend.
+
+Launches are drawn one by one while a dozen lanes are enough for them, else counted. Counts are means over groups of
+steps where there are more steps than dots, so that areas add up to the truth; the peaks are told in words above.
+"""
 
 import textwrap
 from collections import defaultdict

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 import triton
 from pagedkv.kernels import append, attention, copy, merge
-from pagedkv.kernels.arguments import PLAIN, PagedCache
+from pagedkv.kernels.arguments import PLAIN, PagedCache, Scoring
 from pagedkv.kernels.attention_kernel import attention_kernel
 from pagedkv.kernels.launch import KernelCall
 from pagedkv.kernels.offline import SHARED_MEMORY_LIMIT, TARGETS, compiling_for, inspect
@@ -37,13 +37,17 @@ KERNELS = (attention_kernel, merge.merge_kernel, append.append_kernel, copy.copy
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is compiled: a name, dtypes of query and cache, block size, and query tokens a sequence."""
+    """What is compiled: a name, dtypes of query and cache, block size, query tokens a sequence.
+
+    `all_options` adds scales a head, a soft cap, ALiBi, sinks, a window, and the log-sum-exp.
+    """
 
     name: str
     dtype: torch.dtype
     cache_dtype: torch.dtype
     block_size: int
     queries: int
+    all_options: bool = False
 
 
 BF16, FP16, FP32, E4M3, E5M2 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn, torch.float8_e5m2
@@ -56,21 +60,32 @@ SHAPES = [
         for dtype, cache_dtype in ((FP16, FP16), (FP32, FP32), (BF16, E5M2), (BF16, E4M3))
         for name, queries in (("decode", 1), ("prefill", 2048))
     ),
+    *(
+        Shape(f"{name} (all options)", BF16, cache_dtype, 16, queries, all_options=True)
+        for cache_dtype in (BF16, E5M2)
+        for name, queries in (("decode", 1), ("prefill", 2048))
+    ),
 ]
 
 
 def calls_of(shape: Shape) -> Iterator[tuple[str, KernelCall]]:
     """Build, by name, the launches of attention after 32k positions, and of the append of its tokens."""
     axes = (4, shape.block_size, KV_HEADS, HEAD_SIZE)  # strides are all that counts, so four blocks will do
-    cache = PagedCache(torch.empty(axes, dtype=shape.cache_dtype), torch.empty(axes, dtype=shape.cache_dtype))
+    key, value = (torch.empty(axes, dtype=shape.cache_dtype) for _ in range(2))
+    cache, scoring, window, lse = PagedCache(key, value), PLAIN, None, None
+    if shape.all_options:
+        heads, scale = torch.ones(Q_HEADS), torch.ones(KV_HEADS)
+        cache = PagedCache(key, value, key_scale=scale, value_scale=scale)
+        scoring, window = Scoring(soft_cap=30.0, alibi_slopes=heads, sinks=heads), LONGEST // 2
+        lse = torch.empty(shape.queries, Q_HEADS)
     length = LONGEST + shape.queries
     query = torch.empty(shape.queries, Q_HEADS, HEAD_SIZE, dtype=shape.dtype)
-    plan = plan_attention([0, shape.queries], [length], q_heads=Q_HEADS, kv_heads=KV_HEADS)
+    plan = plan_attention([0, shape.queries], [length], q_heads=Q_HEADS, kv_heads=KV_HEADS, window=window)
     table = torch.zeros(1, -(-length // shape.block_size), dtype=torch.int32)
-    for call in attention.attention_calls(query, cache, table, plan, PLAIN, torch.empty_like(query), None):
+    for call in attention.attention_calls(query, cache, table, plan, scoring, torch.empty_like(query), lse):
         yield (shape.name if call.kernel is attention_kernel else f"merge ({shape.name})"), call
     new = torch.empty(shape.queries, KV_HEADS, HEAD_SIZE, dtype=shape.dtype)
-    if shape.name == "prefill":
+    if shape.name.startswith("prefill"):
         slots = torch.zeros(shape.queries, dtype=torch.int64)
         yield "append", append.append_call(new, new, cache, slots)
         yield "copy", copy_call(shape)

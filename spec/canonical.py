@@ -92,7 +92,8 @@ def hidden(manager: Manager, naming: Naming, state: State) -> Hashable:
     """Return the manager's hidden state, its blocks renamed with the spec's: named ones, waiting ones, free ones."""
     blocks = dict(naming.blocks)
     waiting = sorted((fence, block) for block, fence in state.quarantine.items() if block not in blocks)
-    unseen = range(1, state.config.blocks + 1)  # what a black box hides: told apart by id, which is safe
+    first = manager.first_block
+    unseen = range(first, first + state.config.blocks)  # what a black box hides: told apart by id, which is safe
     free = call("free_order", lambda: tuple(manager.free_order()))
     for block in (*(block for _, block in waiting), *free, *unseen):
         blocks.setdefault(block, len(blocks) + 1)

@@ -54,19 +54,18 @@ class LockStep:
 
     def step(self, operation: Operation) -> Outcome | Refused:
         """Take one operation on both sides, and compare all that can be observed afterwards."""
-        refusal = self.refusal(operation)
-        if refusal:
-            self.step_refused(operation, refusal)
-            self.look()
-            return refusal
-        self.offered = None
+        self.offered = None  # lest a crash shows the answer before
         if isinstance(operation, Execute):
             self._compare_rows(operation)
             self.offered = Outcome()
         else:
             self.offered = ask(self.manager, operation)
         old, choice = self.state, self.offered
-        new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
+        decided: Outcome | Refused
+        try:
+            new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
+        except Refused as refusal:
+            new, decided = old, refusal
         _same_answer(operation, decided, choice)
         rules.check(rules.Step(old, operation, decided, new))
         self.state = new
@@ -76,7 +75,7 @@ class LockStep:
 
     def step_refused(self, operation: Operation, refusal: Refused) -> None:
         """Ask the manager for what the spec refuses; the caller looks afterwards whether something changed."""
-        self.offered = None  # lest a crash shows the answer before
+        self.offered = None
         self.offered = ask(self.manager, operation)
         _same_answer(operation, refusal, self.offered)
         rules.check(rules.Step(self.state, operation, refusal, self.state))

@@ -69,6 +69,35 @@ class ForgetsCopySource(Foreign):
             return copy
 
 
+class FreesLater(Foreign):
+    """Sound, and hides something: a block that nobody has any more is free when somebody asks for one, or forks."""
+
+    class manager_class(BlockManager):  # noqa: N801
+        """Keep what was let go apart until somebody asks."""
+
+        later: tuple[int, ...] = ()
+
+        def can_allocate(self, seq: Seq) -> bool:
+            self._settle()
+            return super().can_allocate(seq)
+
+        def can_append(self, seq: Seq) -> bool:
+            self._settle()
+            return super().can_append(seq)
+
+        def fork(self, parent: Seq) -> Seq:
+            self._settle()
+            return super().fork(parent)
+
+        def _unref(self, block_id: int) -> None:
+            self.later += (block_id,)
+
+        def _settle(self) -> None:
+            for block_id in self.later:
+                super()._unref(block_id)
+            self.later = ()
+
+
 class Case(NamedTuple):
     """A fault, where to look for it, and the shortest way to it."""
 
@@ -99,6 +128,14 @@ def test_the_exhaustive_driver_finds_nothing_in_the_sound_one() -> None:
     assert all(report.fired[kind] for kind in ("add", "extend", "fork", "launch", "execute", "retire", "release"))
     assert report.refused["add", "NoSpace"]
     assert report.refused["extend", "NoSpace"]
+
+
+def test_a_block_that_the_manager_hides_is_no_crash() -> None:
+    """It is in no block table and not free, and its id may be any, 0 too, where ids begin at 0."""
+    scope = Scope(Config(blocks=2, block_size=2, streams=1, launches=1), sequences=2, tokens=2, rows=1)
+    report = explore(Settings(scope, FreesLater, lock_step=False))
+    assert report.broken is None, (report.broken, [*map(describe, report.trace)])
+    assert report.complete
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault.__name__)

@@ -324,6 +324,14 @@ def test_execute_copies_first_and_then_writes() -> None:
     assert [launch.executed for launch in state.launches] == [True, True]
 
 
+def test_execute_writes_each_block_up_to_its_end() -> None:
+    """Positions 1 to 3: the second slot of block 1, both of block 2."""
+    state = after(Add(1, 4), Submit(((1, 1),)), Execute(1), Submit(((1, 3),)), Execute(2))
+    assert state.memory[1] == ((0, 0), (0, 1))
+    assert state.memory[2] == ((0, 2), (0, 3))
+    assert state.memory[3] == (None, None)
+
+
 def test_a_device_keeps_the_order_of_streams_and_edges() -> None:
     state = after(Add(1, 2), Submit(((1, 1),), 0), Submit(((1, 1),), 1))
     first, second = state.launches

@@ -90,8 +90,12 @@ def test_the_example_manager_holds_on_one_stream_and_not_on_two(
     small = ["--runs", "20", "--workers", "1"]
     assert run(["fuzz", "--target", "my_manager:MyManager", *small]) == 0
     capsys.readouterr()
-    assert run(["fuzz", "--target", "my_manager_on_two_streams:MyManager", *small]) == 1
-    assert "R-DATA does not hold after 4 operations" in capsys.readouterr().out
+    assert run(["explore", "--target", "my_manager_on_two_streams:MyManager", "--workers", "1"]) == 1
+    told = capsys.readouterr().out
+    shown = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "R-DATA does not hold after 4 operations" in told
+    for line in [line for line in shown.splitlines() if line.startswith(("│ ", "what differs:"))]:
+        assert line in told
 
 
 # ---- spec/README.md -------------------------------------------------------------------------------------------------

@@ -152,8 +152,9 @@ def test_a_planted_fault_ends_in_a_counterexample_that_runs_again(capsys: Captur
     assert "R-LIFE-1 does not hold after 3 operations" in out
     assert "what differs: blocks [1] became free while device work may touch them" in out
     assert (facts["rule"], facts["counterexample_length"]) == ("R-LIFE-1", 3)
-    trace, journal = Path(facts["trace"]), Path(facts["journal"])
-    assert sorted(Path("found [it] here").iterdir()) == sorted([trace, journal])
+    trace, journal, picture = Path(facts["trace"]), Path(facts["journal"]), Path(facts["picture"])
+    assert sorted(Path("found [it] here").iterdir()) == sorted([trace, journal, picture])
+    assert picture.read_bytes().startswith(b"\x89PNG")
     saved = json.loads(trace.read_text(encoding="utf-8"))
     assert [operation[0] for operation in saved["operations"]] == ["add", "launch", "release"]
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]

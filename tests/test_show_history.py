@@ -9,7 +9,7 @@ import pytest
 from pagedkv.bench.show_film import BLOCKS_MAX, STEPS_MAX, Film
 from pagedkv.bench.show_history import Cell, History, Standing, Tally
 from pagedkv.bench.show_sources import film_of_counterexample, film_of_journal
-from pagedkv.spec.alphabet import Add, Execute, Fork, Operation, Release, Retire, Submit, apply
+from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, apply
 from pagedkv.spec.explore import explore
 from pagedkv.spec.moves import draw_move
 from pagedkv.spec.operations import Outcome
@@ -235,14 +235,17 @@ def test_a_film_of_any_length_keeps_so_many_blocks_and_steps(steps: int) -> None
 
 
 def test_a_sample_of_a_real_run_is_true_wherever_it_looks() -> None:
-    config = Config(100, 1, 2, 4)
-    steps = wander(config, 12, 1800, 5)
+    config = Config(100, 2, 2, 4)
+    steps = wander(config, 24, 1800, 5)
     history = History(config)
     film = Film("run", config, "line")
     for number, (operation, outcome, _) in enumerate(steps, 2):
         history.step(number, operation, outcome)
         film.shoot(history, number, operation, outcome)
     film.end()
+    planned = [outcome.copies for operation, outcome, _ in steps if isinstance(operation, Extend)]
+    assert [copy for _, copy in film.copies] == [copy for copies in planned for copy in copies]
+    assert film.copies
     assert film.block_stride > 1
     assert film.step_stride > 1
     expected = Expectation(config)
