@@ -6,6 +6,7 @@ traceback, never a half-written file.
 """
 
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -152,6 +153,8 @@ def test_a_world_that_cannot_be_made_is_found_by_its_sizes(capsys: Captured) -> 
     rule, differs = found(capsys, *FUZZ, "--target", "hostile_managers:SomeSizesAlone")
     assert rule == "CRASH"
     assert "block_size=3" in differs
+    again = json.loads(Path("facts.json").read_text(encoding="utf-8"))["again"]
+    assert run(shlex.split(again)[1:]) == 1, "and run again, it shows the same"
     assert run([*FUZZ, "--target", "hostile_managers:SomeSizesAlone", "--blocks", "3", "--block-size", "2"]) == 0
 
 
