@@ -100,23 +100,23 @@ class Implementation(Manager):
     def observe(self) -> Observation:
         """Return rows, lengths, block states, planned copies and launches in flight."""
         cache = self.cache
-        sequences = {name: self._seen(name) for name in cache.sequences()}
-        states = {block: cache.block_state(block) for block in range(1, cache.blocks + 1)}
-        references = {block: cache.references(block) for block, state in states.items() if state == "held"}
+        counts, holders = cache.counts, dict(enumerate(cache.holders().tolist()))
         return Observation(
-            sequences,
-            references,
+            {name: self._seen(name) for name in cache.sequences()},
+            {block: count for block, count in holders.items() if block and count > 0},
             frozenset(cache.free_order()),
-            frozenset(block for block, state in states.items() if state == "quarantined"),
+            frozenset(block for block, count in holders.items() if count < 0),
             frozenset(Copy(*copy) for copy in cache.planned_copies()),
             tuple(cache.in_flight()),
+            (counts.free, counts.held, counts.quarantined),
         )
 
     def _seen(self, name: Name) -> Seen:
-        row = _ids(self.cache.table[self.cache.row_of(name)])
-        end = max((at for at, block in enumerate(row, 1) if block), default=0)
-        lengths = self.cache.lengths(name)
-        return Seen(row[:end], lengths.allocated, lengths.launched, lengths.written)
+        row = self.cache.table[self.cache.row_of(name)].tolist()
+        while row and not row[-1]:
+            row.pop()
+        _, *lengths = self.cache.lengths(name)
+        return Seen(tuple(row), *lengths)
 
     def fingerprint(self, naming: Naming) -> Hashable:
         """Return the hidden state under new names; launches that have left are all alike."""

@@ -21,11 +21,13 @@ import sys
 from collections.abc import Sequence
 
 import typer
+from pagedkv.bench.compare_command import COMPARE_EXAMPLE, compare_command
 from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
 from pagedkv.bench.options import Invocation
 from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
+from pagedkv.bench.show_command import SHOW_EXAMPLE, show_command
 from pagedkv.bench.verify_command import VERIFY_EXAMPLE, verify_command
 from pagedkv.impl.invariants import CorruptState
 from pagedkv.impl.refusals import Refused
@@ -54,7 +56,9 @@ def workbench() -> None:
 application.command("verify", epilog=VERIFY_EXAMPLE)(verify_command)
 application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
 application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
+application.command("compare", epilog=COMPARE_EXAMPLE)(compare_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
+application.command("show", epilog=SHOW_EXAMPLE)(show_command)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""What a driver leaves behind when a rule broke: a table to read, a journal to audit, a trace to run again.
+"""What a driver leaves behind when a rule broke: a table, a picture, a journal to audit, a trace to run again.
 
 The trace file holds everything that the run needs (target, sizes, operations with the device's own moves), so that
 `pagedkv fuzz --again FILE` shows the same table on any machine. The journal holds what the manager said it did, for
@@ -6,11 +6,16 @@ The trace file holds everything that the run needs (target, sizes, operations wi
 """
 
 import json
+import shlex
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from pagedkv.bench.failures import BadInput
+from pagedkv.bench.failures import BadInput, one_line, quoted
+from pagedkv.bench.operation_words import outcome_in_words
 from pagedkv.bench.result_files import write_json
+from pagedkv.bench.show_files import write_picture
+from pagedkv.bench.show_sources import film_of_counterexample
 from pagedkv.bench.targets import load_target
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec.alphabet import (
@@ -27,15 +32,17 @@ from pagedkv.spec.alphabet import (
     to_json,
 )
 from pagedkv.spec.operations import Outcome
-from pagedkv.spec.refusals import Broken, Refused
+from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, Finding, Told, tell
+from pagedkv.spec.traces import Case, Finding, Told
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 KIND = "pagedkv trace"
 VERSION = 1
+LARGEST = Config(blocks=4096, block_size=4096, streams=8, launches=64)  # that a search takes, or a trace may ask for
 
 
 class Saved(NamedTuple):
@@ -43,15 +50,18 @@ class Saved(NamedTuple):
 
     trace: Path
     journal: Path
-    command: str
+    picture: Path | None  # none where what the manager shows of itself cannot be drawn
+    again: str
 
 
-def show(console: Console, finding: Finding) -> None:
-    """Print a counterexample: the rule, its sentence, and a line a step."""
-    told, broken = tell(finding.case, finding.trace)
+def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broken | None) -> None:
+    """Print a counterexample as it was told: the rule, its sentence, and a line a step."""
     rule = broken.rule if broken else finding.broken.rule
-    sentence = RULES[rule].sentence if rule in RULES else "The manager raised an error of its own."
-    table = Table(title=f"{rule} does not hold after {len(told)} operations", caption=sentence, title_justify="left")
+    ends = "does not hold" if broken else "held this time"
+    caption = RULES[rule].sentence if rule in RULES else "Something went wrong in the manager itself."
+    table = Table(
+        title=escape(one_line(f"{rule} {ends} after {len(told)} operations")), caption=caption, title_justify="left"
+    )
     for heading in ("step", "operation", "outcome"):
         table.add_column(heading, overflow="fold")
     for heading in ("free", "held", "quarantined"):
@@ -60,50 +70,23 @@ def show(console: Console, finding: Finding) -> None:
         last = broken is not None and number == len(told)
         counts = (str(step.free), str(step.held), str(step.quarantined))
         table.add_row(
-            str(number), describe(step.operation), outcome_in_words(step), *counts, style="bold red" if last else ""
+            str(number),
+            describe(step.operation),
+            outcome_in_words(step.operation, step.offered),
+            *counts,
+            style="bold red" if last else "",
         )
     console.print(table)
-    console.print(
-        f"what differs: {broken.detail if broken else 'nothing: the trace held this time'}",
-        soft_wrap=True,
-        markup=False,
-    )
+    left_out = len(finding.trace) - len(told)
+    if left_out and not broken:
+        said = f"{left_out} of {len(finding.trace)} operations were not possible this time"
+        console.print(said, soft_wrap=True, markup=False, highlight=False)
+    differs = broken.detail if broken else f"nothing this time; when it was found: {finding.broken.detail}"
+    console.print(f"what differs: {one_line(differs)}", soft_wrap=True, markup=False, highlight=False)
 
 
-def outcome_in_words(step: Told) -> str:
-    """Return what came of a step."""
-    match step.offered:
-        case None:
-            return "-"
-        case Refused() as refusal:
-            return f"refused: {refusal.reason}"
-        case outcome:
-            return _decisions(step.operation, outcome) or "done"
-
-
-def _decisions(operation: Operation, outcome: Outcome) -> str:
-    parts = []
-    if outcome.blocks:
-        parts.append(f"took {_list(outcome.blocks)}")
-    parts += [
-        f"copies {copy.extent} of block {copy.source} to {copy.target} for {copy.sequence}" for copy in outcome.copies
-    ]
-    if outcome.launch:
-        after = f" after {_list(sorted(outcome.after))}" if outcome.after else ""
-        parts.append(f"#{outcome.launch}{after}")
-    if outcome.freed or isinstance(operation, Release | Retire):
-        parts.append(f"freed {_list(sorted(outcome.freed)) or 'nothing'}")
-    return ", ".join(parts)
-
-
-def _list(numbers: Any) -> str:
-    return " ".join(str(number) for number in numbers)
-
-
-def save(finding: Finding, directory: Path, target: str) -> Saved:
-    """Write trace and journal into a folder, made if need be. Errors: `BadInput`, `OSError`."""
-    if directory.exists() and not directory.is_dir():
-        raise BadInput(f"--out {directory}", "not a folder", "name another")
+def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -> Saved:
+    """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`."""
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"{finding.broken.rule}-{len(finding.trace)}"
     trace, journal = directory / f"{stem}.trace.json", directory / f"{stem}.journal.jsonl"
@@ -121,17 +104,29 @@ def save(finding: Finding, directory: Path, target: str) -> Saved:
             "operations": [to_json(operation) for operation in finding.trace],
         },
     )
-    told, _ = tell(finding.case, finding.trace)
     with JournalWriter(
         journal, blocks=config.blocks, block_size=config.block_size, streams=config.streams, launches=config.launches
     ) as writer:
+        launches = 0
         for step in told:
             if isinstance(step.offered, Outcome):
-                _journal(writer, step.operation, step.offered)
-    return Saved(trace, journal, f"pagedkv fuzz --again {trace}")
+                launches += isinstance(step.operation, Submit)
+                _journal(writer, step.operation, step.offered, launches)
+    picture = _draw(finding, directory / f"{stem}.png")
+    return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
 
 
-def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome) -> None:
+def _draw(finding: Finding, picture: Path) -> Path | None:
+    try:
+        write_picture(film_of_counterexample(finding), picture)
+    except OSError:
+        raise
+    except Exception:  # noqa: BLE001  (a stranger's manager may show anything; the counterexample is saved by now)
+        return None
+    return picture
+
+
+def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, launches: int) -> None:
     match operation:
         case Add(name, count):
             writer.add(name, count, list(outcome.blocks))
@@ -140,7 +135,8 @@ def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome) -> N
         case Fork(parent, child):
             writer.fork(parent, child)
         case Submit(rows, stream):
-            writer.launch(outcome.launch, [n for n, _ in rows], [c for _, c in rows], stream, sorted(outcome.after))
+            launch = outcome.launch or launches  # a stranger's launches are numbered in the order of submission
+            writer.launch(launch, [n for n, _ in rows], [c for _, c in rows], stream, sorted(outcome.after))
         case Retire(launch):
             writer.retire(launch, sorted(outcome.freed))
         case Release(name):
@@ -150,29 +146,63 @@ def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome) -> N
 
 
 def load(path: Path) -> tuple[Finding, str]:
-    """Read a trace file: what to run again, and on which target. Errors: `BadInput`."""
+    """Read a trace file: what to run again, and on which target, which is imported. Errors: `BadInput`."""
     where = f"--again {path}"
+    remedy = "name a file that pagedkv fuzz or explore has written"
     try:
+        if path.exists() and not path.is_file():
+            raise BadInput(where, "no plain file", remedy)
         text = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(where, error.strerror or "cannot be read", "name a trace file") from error
+        raise BadInput(where, f"cannot be read ({error.strerror or error})", "name a trace file") from error
     except (ValueError, RecursionError) as error:
-        raise BadInput(where, f"no JSON ({error})", "name a file that pagedkv fuzz or explore has written") from error
+        raise BadInput(where, f"no JSON ({error})", remedy) from error
     if not isinstance(text, dict) or text.get("kind") != KIND or text.get("version") != VERSION:
-        raise BadInput(where, f"no {KIND} of version {VERSION}", "name a file that pagedkv fuzz or explore has written")
+        raise BadInput(where, f"no {KIND} of version {VERSION}", remedy)
     try:
-        sizes = [_size(text, field) for field in Config._fields]
-        operations = tuple(from_json(words) for words in text["operations"])
-        broken = Broken(str(text["rule"]), str(text["detail"]))
-        target = str(text["target"])
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadInput(where, f"a field is missing or wrong ({error})", "run the search again") from error
-    case = Case(Config(*sizes), load_target(target), bool(text.get("lock_step", True)))
-    return Finding(case, operations, broken), target
+        config = Config(*(_size(text, field) for field in Config._fields))
+        operations = tuple(from_json(words) for words in _field(text, "operations", list))
+        _possible_somewhere(operations, config)
+        broken = Broken(_field(text, "rule", str), _field(text, "detail", str))
+        target, lock_step = _field(text, "target", str), _field(text, "lock_step", bool)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(where, str(error), "mend it, or run the search again") from error
+    return Finding(Case(config, load_target(target), lock_step), operations, broken), target
+
+
+Value = TypeVar("Value")
+
+
+def _field(text: dict[str, Any], field: str, kind: type[Value]) -> Value:
+    value = text.get(field)
+    if type(value) is not kind:
+        raise ValueError(f"{field} is {quoted(value)}, not {kind.__name__}")
+    return value
 
 
 def _size(text: dict[str, Any], field: str) -> int:
-    value = text[field]
-    if type(value) is not int or not 1 <= value <= 1_000_000:
-        raise ValueError(f"{field} is {value!r}")
+    value, most = _field(text, field, int), getattr(LARGEST, field)
+    if not 1 <= value <= most:
+        raise ValueError(f"{field} is {quoted(value)}, not 1 to {most}")
     return value
+
+
+def _possible_somewhere(operations: Sequence[Operation], config: Config) -> None:
+    """Raise `ValueError` where a trace can be of no manager at all: a device does what was launched, and does it once.
+
+    What is possible on one manager alone (another refuses the launch) is left to the run.
+    """
+    launches, executed = 0, set[int]()
+    for step, operation in enumerate(operations, 1):
+        match operation:
+            case Submit(_, stream):
+                launches += 1
+                if not 0 <= stream < config.streams:
+                    raise ValueError(f"operation {step} is on stream {stream} of {config.streams}")
+            case Execute(launch):
+                if not 1 <= launch <= launches or launch in executed:
+                    done = "had been executed before" if launch in executed else "was never launched before"
+                    raise ValueError(f"operation {step} executes launch {launch}, which {done}")
+                executed.add(launch)
+            case _:
+                pass

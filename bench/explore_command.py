@@ -1,8 +1,8 @@
 """`pagedkv explore`: every state of a small world, breadth first.
 
-The command around `spec.explore`: it turns options into a scope, shows where the walk is, prints what fired and what was
-refused, and ends in a counterexample where a rule broke. What is asked of a walk that ran to its end is that it met
-everything: an operation that never fired or a refusal never met is a hole, and fails the run.
+The command around `spec.explore`: it turns options into a scope, shows where the walk is, prints what fired and what
+was refused, and ends in a counterexample where a rule broke. What is asked of a walk that ran to its end is that it
+met everything: an operation that never fired or a refusal never met is a hole, and fails the run.
 """
 
 from collections import Counter
@@ -18,11 +18,15 @@ from pagedkv.bench.search_options import (
     ContentsOnly,
     Launches,
     Out,
+    Streams,
     Workers,
     end_in_counterexample,
+    output_folder,
 )
-from pagedkv.bench.targets import Target, load_target, trial
-from pagedkv.spec.explore import REFUSALS, Progress, Report, explore
+from pagedkv.bench.targets import Target, load_target, shows_itself, trial
+from pagedkv.spec.alphabet import REFUSALS
+from pagedkv.spec.calls import patience
+from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config
@@ -40,7 +44,7 @@ def explore_command(
     block_size: BlockSize = 2,
     sequences: Annotated[int, typer.Option(min=1, max=6, help="Sequences that may live at once.")] = 2,
     launches: Launches = 2,
-    streams: Annotated[int, typer.Option("--streams", min=1, max=8, help="Device streams.")] = 2,
+    streams: Streams = 2,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, max=64, help="Longest sequence; by default 3 (--deep: 4).")
     ] = None,
@@ -64,14 +68,14 @@ def explore_command(
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json")
+    out = output_folder(out, json_file)
     factory = load_target(target)
     config = Config(blocks, block_size, streams, launches)
-    manager = trial(factory, f"--target {target}", config)
-    config = config._replace(streams=min(streams, manager.streams_offered))
-    scope = Scope(config, sequences, max_tokens or (4 if deep else 3), batch or (2 if deep else 1))
-    lock_step = manager.observe() is not None and not contents_only
-    settings = Settings(scope, factory, lock_step, pairs)
-    with LateSpinner("exploring") as spinner:
+    with LateSpinner("exploring") as spinner, patience():
+        manager = trial(factory, f"--target {target}", config)
+        config = config._replace(streams=min(streams, manager.streams_offered))
+        scope = Scope(config, sequences, max_tokens or (4 if deep else 3), batch or (2 if deep else 1))
+        settings = Settings(scope, factory, not contents_only and shows_itself(manager), pairs)
 
         def show_progress(at: Progress) -> None:
             spinner.says(f"depth {at.depth}: {at.states:,} states, {at.edges:,} edges")
@@ -80,18 +84,20 @@ def explore_command(
     _print(report, settings, target)
     results = _results(report, settings, target) | {"command": invoked_as(context)}
     if report.broken:
-        case = Case(config, factory, lock_step)
-        results |= end_in_counterexample(Finding(case, tuple(report.trace), report.broken), out, target)
+        finding = Finding(Case(config, factory, settings.lock_step), tuple(report.trace), report.broken)
+        with patience():
+            results |= end_in_counterexample(finding, out, target)
     if json_file is not None:
         write_json(json_file, results)
-    if report.broken or (report.complete and lock_step and report.holes()):
+    if report.broken or results["holes"]:
         raise typer.Exit(1)
 
 
 def _print(report: Report, settings: Settings, target: str) -> None:
     console = Console()
     judge = "lock-step with the spec" if settings.lock_step else "contents alone (R-DATA)"
-    console.print(f"explore {target}: {report.scope}; {judge}{'; pairs' if settings.pairs else ''}", soft_wrap=True)
+    pairs = "; pairs" if settings.pairs else ""
+    console.print(f"explore {target}: {report.scope}; {judge}{pairs}", soft_wrap=True, markup=False)
     table = Table("operation", "fired", "refused", title_justify="left")
     for kind in REFUSALS:
         refused = ", ".join(f"{reason} {count:,}" for reason, count in _refusals(report.refused, kind).items())
@@ -102,9 +108,13 @@ def _print(report: Report, settings: Settings, target: str) -> None:
         f"{report.states:,} states, {report.edges:,} edges, depth {report.depth}, {report.seconds:.1f} s: {end}",
         soft_wrap=True,
     )
-    if report.complete and settings.lock_step:
-        for hole in report.holes():
-            console.print(f"a hole in this run: {hole}; a larger scope would meet it", soft_wrap=True)
+    for hole in _holes(report, settings):
+        console.print(f"a hole in this run: {hole}; a larger scope would meet it", soft_wrap=True)
+
+
+def _holes(report: Report, settings: Settings) -> list[str]:
+    """Return what should have been met: by a walk that went to its end, where the spec says what can be refused."""
+    return report.holes() if report.complete and settings.lock_step else []
 
 
 def _refusals(refused: Counter[tuple[str, str]], kind: str) -> dict[str, int]:
@@ -124,7 +134,7 @@ def _results(report: Report, settings: Settings, target: str) -> dict[str, Any]:
         "seconds": report.seconds,
         "fired": dict(report.fired),
         "refused": {kind: _refusals(report.refused, kind) for kind in REFUSALS},
-        "holes": report.holes() if settings.lock_step else [],
+        "holes": _holes(report, settings),
         "rule": report.broken.rule if report.broken else None,
         "counterexample_length": len(report.trace) or None,
     }

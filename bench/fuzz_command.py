@@ -1,30 +1,50 @@
 """`pagedkv fuzz`: long random runs, by seeds and by Hypothesis; and a saved trace run again.
 
-The command around `spec.fuzz` and `spec.machine`. Hypothesis looks first, for a quarter of the time, since what it
-finds is minimal; seeds take the rest, since they are many times faster. Whatever is found is shrunk and saved, and
-`--again` shows a saved trace on any machine.
+The command around `spec.fuzz` and `spec.machine`. Hypothesis looks first, for a quarter of the time, and looks
+elsewhere; seeds take the rest, since they are many times faster. Whatever is found is shrunk and saved, and `--again`
+shows a saved trace on any machine.
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from pagedkv.bench.counterexample import load, show
+from pagedkv.bench.counterexample import LARGEST, load, show
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
-from pagedkv.bench.search_options import OUT_DEFAULT, ContentsOnly, Out, Workers, end_in_counterexample
-from pagedkv.bench.targets import Target, load_target, trial
+from pagedkv.bench.search_options import (
+    OUT_DEFAULT,
+    ContentsOnly,
+    Out,
+    Workers,
+    end_in_counterexample,
+    output_folder,
+)
+from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.alphabet import KINDS
+from pagedkv.spec.calls import patience
 from pagedkv.spec.fuzz import Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, Finding, shrink, tell
+from pagedkv.spec.traces import Case, Finding, tell
 from rich.console import Console
 from rich.table import Table
 
 FUZZ_EXAMPLE = "Example: pagedkv fuzz --target your_package.your_module:YourManager --seconds 60"
-EXAMPLES_A_SECOND = 20  # of Hypothesis, to size its share of the time
+HYPOTHESIS_SHARE = 1 / 4  # of the time
+EXAMPLES_MAX = 10**9  # time ends it
+DEFAULTS = Config(blocks=4, block_size=4, streams=2, launches=4)  # of the sizes, where only some are given
+
+
+class Search(NamedTuple):
+    """How to look, and for how long."""
+
+    seed: int
+    seconds: float
+    runs: int | None
+    workers: int
+    hypothesis: bool
 
 
 def fuzz_command(
@@ -37,11 +57,14 @@ def fuzz_command(
         int | None, typer.Option(min=1, help="So many seeds instead of a time: repeatable to the operation.")
     ] = None,
     blocks: Annotated[
-        int | None, typer.Option(min=1, max=4096, help="Blocks; by default each seed draws 1 to 8.")
+        int | None,
+        typer.Option(min=1, max=LARGEST.blocks, help="Blocks. Where no size is given, each seed draws a small world."),
     ] = None,
-    block_size: Annotated[int, typer.Option(min=1, max=4096, help="Tokens a block, where --blocks is given.")] = 4,
-    streams: Annotated[int, typer.Option(min=1, max=8, help="Device streams, where --blocks is given.")] = 2,
-    launches: Annotated[int, typer.Option(min=1, max=64, help="Launches in flight, where --blocks is given.")] = 4,
+    block_size: Annotated[int | None, typer.Option(min=1, max=LARGEST.block_size, help="Tokens a block.")] = None,
+    streams: Annotated[int | None, typer.Option(min=1, max=LARGEST.streams, help="Device streams.")] = None,
+    launches: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST.launches, help="Launches that may be in flight.")
+    ] = None,
     contents_only: ContentsOnly = False,
     hypothesis: Annotated[bool, typer.Option(help="Let Hypothesis look, too, for a quarter of the time.")] = True,
     again: Annotated[Path | None, typer.Option(metavar="FILE", help="Run a saved trace again and show it.")] = None,
@@ -58,44 +81,62 @@ def fuzz_command(
     if again is not None:
         _run_again(again, json_file, invoked_as(context))
         return
-    factory = load_target(target)
-    manager = trial(factory, f"--target {target}", Config(4, 2))
-    lock_step = manager.observe() is not None and not contents_only
-    config = Config(blocks, block_size, min(streams, manager.streams_offered), launches) if blocks else None
-    finding = None
-    with LateSpinner("fuzzing") as spinner:
-        if hypothesis and runs is None:
-            spinner.says("Hypothesis")
-            small = config or Config(3, 2, min(2, manager.streams_offered), 2)
-            examples = max(20, int(seconds / 4 * EXAMPLES_A_SECOND))
-            finding = hunt(Case(small, factory, lock_step), number=seed, examples=examples)
-            seconds *= 3 / 4
-
-        def show_progress(tally: Tally) -> None:
-            spinner.says(f"{tally.runs:,} runs, {tally.operations:,} operations")
-
-        tally = Tally()
-        if finding is None:
-            plan = Plan(factory, config, lock_step)
-            tally = fuzz(plan, seed=seed, seconds=seconds, runs=runs, workers=workers, progress=show_progress)
-            finding = tally.finding
+    out = output_folder(out, json_file)
+    sizes = [blocks, block_size, streams, launches]
+    config = Config(*(given or default for given, default in zip(sizes, DEFAULTS, strict=True))) if any(sizes) else None
+    search = Search(seed, seconds, runs, workers, hypothesis and runs is None)
+    with LateSpinner("fuzzing") as spinner, patience():
+        factory = load_target(target)
+        manager = trial(factory, f"--target {target}", config or DEFAULTS)
+        lock_step = not contents_only and shows_itself(manager)
+        if config:
+            config = config._replace(streams=min(config.streams, manager.streams_offered))
+        plan = Plan(factory, config, lock_step, streams=manager.streams_offered)
+        tally, finding = _look(plan, search, spinner)
     _print(tally, target, lock_step=lock_step)
     results = _results(tally, finding, target, lock_step=lock_step) | {"command": invoked_as(context)}
     if finding is not None:
-        results |= end_in_counterexample(shrink(finding), out, target)
+        with patience():
+            results |= end_in_counterexample(finding, out, target)
     if json_file is not None:
         write_json(json_file, results)
     if finding is not None:
         raise typer.Exit(1)
 
 
+def _look(plan: Plan, search: Search, spinner: LateSpinner) -> tuple[Tally, Finding | None]:
+    """Let Hypothesis look, then run seeds; the finding is shrunk."""
+    seconds = search.seconds
+    if search.hypothesis:
+        seconds *= 1 - HYPOTHESIS_SHARE
+        spinner.says("Hypothesis")
+        case = Case(plan.config or Config(3, 2, min(2, plan.streams_drawn()), 2), plan.factory, plan.lock_step)
+        share = search.seconds * HYPOTHESIS_SHARE
+        if finding := hunt(case, number=search.seed, examples=EXAMPLES_MAX, seconds=share):
+            return Tally(), finding
+
+    def show_progress(tally: Tally) -> None:
+        spinner.says(f"{tally.runs:,} runs, {tally.operations:,} operations")
+
+    tally = fuzz(
+        plan, seed=search.seed, seconds=seconds, runs=search.runs, workers=search.workers, progress=show_progress
+    )
+    return tally, tally.finding
+
+
 def _run_again(path: Path, json_file: Path | None, command: str) -> None:
     saved, target = load(path)
-    trial(saved.case.factory, f"--again {path}", saved.case.config)
-    _, broken = tell(saved.case, saved.trace)
-    show(Console(), Finding(saved.case, saved.trace, broken or saved.broken))
+    console = Console()
+    with patience():
+        case = saved.case
+        if case.lock_step and not shows_itself(trial(case.factory, f"--again {path}", case.config)):
+            console.print("this manager does not show its state: by contents alone (R-DATA)", soft_wrap=True)
+            case = case._replace(lock_step=False)
+        told, broken = tell(case, saved.trace)
+    show(console, saved, told, broken)
     if json_file is not None:
-        write_json(json_file, {"target": target, "rule": broken.rule if broken else None, "command": command})
+        facts = {"target": target, "rule": broken.rule if broken else None, "counterexample_length": len(told)}
+        write_json(json_file, facts | {"command": command})
     if broken:
         raise typer.Exit(1)
 
@@ -103,19 +144,21 @@ def _run_again(path: Path, json_file: Path | None, command: str) -> None:
 def _print(tally: Tally, target: str, *, lock_step: bool) -> None:
     console = Console()
     judge = "lock-step with the spec" if lock_step else "contents alone (R-DATA)"
+    if not tally.runs:
+        console.print(f"fuzz {target}: found by Hypothesis; {judge}", soft_wrap=True, markup=False)
+        return
     rate = tally.operations / tally.seconds if tally.seconds else 0
     console.print(
         f"fuzz {target}: {tally.runs:,} runs, {tally.operations:,} operations, {tally.seconds:.1f} s "
         f"({rate:,.0f} a second); {judge}",
         soft_wrap=True,
+        markup=False,
     )
     table = Table("operation", "fired", "refused", title_justify="left")
     for kind in KINDS.values():
-        refused = {reason: count for (operation, reason), count in sorted(tally.refused.items()) if operation == kind}
-        words = ", ".join(f"{reason} {count:,}" for reason, count in refused.items())
+        words = ", ".join(f"{reason} {count:,}" for reason, count in tally.refusals(kind).items())
         table.add_row(kind, f"{tally.fired[kind]:,}", words or "-")
-    if tally.runs:
-        console.print(table)
+    console.print(table)
 
 
 def _results(tally: Tally, finding: Finding | None, target: str, *, lock_step: bool) -> dict[str, Any]:
@@ -126,7 +169,7 @@ def _results(tally: Tally, finding: Finding | None, target: str, *, lock_step: b
         "operations": tally.operations,
         "seconds": tally.seconds,
         "fired": dict(tally.fired),
-        "refused": {f"{kind} {reason}": count for (kind, reason), count in sorted(tally.refused.items())},
+        "refused": {kind: tally.refusals(kind) for kind in KINDS.values()},
         "rule": finding.broken.rule if finding else None,
         "counterexample_length": len(finding.trace) if finding else None,
         "seed": tally.seed if tally.finding else None,

@@ -41,10 +41,14 @@ def output_file(path: Path, option: str, keep: Iterable[Path] = ()) -> Path:
 
 def write_json(file: Path, results: Mapping[str, Any]) -> None:
     """Write `results` to a plain file, all of it or nothing. Errors: `OSError`."""
-    text = json.dumps(results, indent=2, allow_nan=False) + "\n"
+    write_whole(file, (json.dumps(results, indent=2, allow_nan=False) + "\n").encode())
+
+
+def write_whole(file: Path, content: bytes) -> None:
+    """Write a plain file, all of it or nothing. Errors: `OSError`."""
     unfinished = file.with_name(f".{file.name}.{os.getpid()}")
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_bytes(content)
         unfinished.replace(file)
     finally:
         unfinished.unlink(missing_ok=True)

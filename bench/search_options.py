@@ -1,21 +1,24 @@
 """What the searching commands share: their options, and how a search ends.
 
 `explore`, `fuzz` and `verify` end in the same way where a rule broke: the counterexample as a table, its files in the
-folder of `--out`, and the command that runs it again.
+folder of `--out` (which is looked at before the search), and the command that runs it again.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pagedkv.bench.counterexample import save, show
-from pagedkv.spec.traces import Finding
+from pagedkv.bench.counterexample import LARGEST, save, show
+from pagedkv.bench.failures import BadInput
+from pagedkv.spec.traces import Finding, tell
 from rich.console import Console
 
-Blocks = Annotated[int, typer.Option("--blocks", min=1, max=4096, help="Usable blocks of the pool.")]
-BlockSize = Annotated[int, typer.Option("--block-size", min=1, max=4096, help="Tokens a block.")]
-Streams = Annotated[int, typer.Option("--streams", min=1, max=8, help="Device streams.")]
-Launches = Annotated[int, typer.Option("--launches", min=1, max=64, help="Launches that may be in flight.")]
+BlockSize = Annotated[int, typer.Option("--block-size", min=1, max=LARGEST.block_size, help="Tokens a block.")]
+Streams = Annotated[int, typer.Option("--streams", min=1, max=LARGEST.streams, help="Device streams.")]
+Launches = Annotated[
+    int, typer.Option("--launches", min=1, max=LARGEST.launches, help="Launches that may be in flight.")
+]
 ContentsOnly = Annotated[
     bool, typer.Option("--contents-only", help="No lock-step: judge by what a virtual device reads (R-DATA) alone.")
 ]
@@ -24,11 +27,31 @@ Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where a counter
 OUT_DEFAULT = Path("pagedkv-out")
 
 
+def output_folder(path: Path, json_file: Path | None) -> Path:
+    """Give the folder if a counterexample can be put there, made if need be: a search must not end in vain.
+
+    Nothing is made yet. Errors: `BadInput`.
+    """
+    where = f"--out {path}"
+    try:
+        nearest_first = (path.absolute(), *path.absolute().parents)
+        there = next(each for each in nearest_first if each.exists() or each.is_symlink())
+        usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+    except (OSError, ValueError) as error:  # a name too long, a null byte
+        raise BadInput(where, f"no usable name ({error})", "name another folder") from error
+    if not usable or "\0" in str(path):
+        raise BadInput(where, f"{there} is no folder that may be written to", "name another")
+    if json_file is not None and json_file == path.resolve():
+        raise BadInput(where, "is the file that --json names", "name another folder")
+    return path
+
+
 def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str, str]:
     """Print and save a counterexample; return where it is, for a report."""
     console = Console()
-    show(console, finding)
-    saved = save(finding, out, target)
-    for what, name in saved._asdict().items():
+    told, broken = tell(finding.case, finding.trace)
+    show(console, finding, told, broken)
+    saved = {what: str(name) for what, name in save(finding, told, out, target)._asdict().items() if name}
+    for what, name in saved.items():
         console.print(f"{what}: {name}", soft_wrap=True, markup=False, highlight=False)
-    return {what: str(name) for what, name in saved._asdict().items()}
+    return saved

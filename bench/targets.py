@@ -2,18 +2,26 @@
 
 A stranger's module is code like any other: it may not be there, raise when it is imported, or hold something else than
 a manager. Each of these is bad input and said in one line. What goes wrong later, while it is driven, is a finding.
+
+A target goes to worker processes by its name: each imports it for itself. So a factory can be whatever a module holds,
+a lambda or a bound method, too, which can't be sent from one process to another.
 """
 
 import importlib
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any
 
 import typer
 from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.failures import BadInput
-from pagedkv.spec.manager import Factory, Manager
+from pagedkv.spec.calls import call, said
+from pagedkv.spec.manager import Factory, Manager, made
 from pagedkv.spec.reference import Reference
+from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
 
 OURS: dict[str, type[Manager]] = {"impl": Implementation, "spec": Reference}
@@ -24,6 +32,18 @@ Target = Annotated[
         "--target", metavar="M:F", help="The manager: impl, spec, or package.module:factory (pagedkv.spec.manager)."
     ),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A factory known by name, `package.module:factory`."""
+
+    name: str
+
+    def __call__(self, config: Config) -> Manager:
+        """Make a manager. Errors: whatever the factory raises."""
+        manager: Manager = _imported(self.name)(config)
+        return manager
 
 
 def load_target(name: str) -> Factory:
@@ -37,26 +57,36 @@ def load_target(name: str) -> Factory:
     if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
-        found: Any = importlib.import_module(module_name)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except Exception as error:
-        raise BadInput(
-            where, f"cannot be imported ({type(error).__name__}: {error})", "name a module that can be"
-        ) from error
+        found = _imported(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        raise BadInput(where, f"cannot be imported ({said(error)})", "name a module that can be") from error
     if not callable(found):
         raise BadInput(where, "not callable", "name a class or a function that returns a pagedkv.spec.manager.Manager")
+    return Named(name)
+
+
+@cache
+def _imported(name: str) -> Callable[[Config], Any]:
+    module_name, _, attribute = name.partition(":")
+    found: Any = importlib.import_module(module_name)
+    for part in attribute.split("."):
+        found = getattr(found, part)
     return found  # type: ignore[no-any-return]
 
 
 def trial(factory: Factory, where: str, config: Config) -> Manager:
     """Make one manager, to learn whether it can be made and what it offers. Errors: `BadInput`."""
     try:
-        manager = factory(config)
-    except Exception as error:
-        raise BadInput(
-            where, f"cannot be made ({type(error).__name__}: {error})", "it is called with a Config"
-        ) from error
-    if not isinstance(manager, Manager):
-        raise BadInput(where, f"gives a {type(manager).__name__}", "subclass pagedkv.spec.manager.Manager")
-    return manager
+        return made(factory, config)
+    except Broken as broken:
+        raise BadInput(where, broken.detail, "it is called with a Config and gives a Manager") from broken
+
+
+def shows_itself(manager: Manager) -> bool:
+    """Whether a manager can be compared with the spec; one that raises when asked will be found to crash."""
+    try:
+        return call("observe", manager.observe) is not None
+    except Broken:
+        return True

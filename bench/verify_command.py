@@ -47,7 +47,7 @@ def verify_command(
     json_file: JsonFile = None,
     seed: Seed = 0,
 ) -> None:
-    """Check the implementation with every driver: exhaustive, Hypothesis, seeded random, contents alone, journals."""
+    """Check the implementation with every driver, its journals with the audit, and the kernels with their oracle."""
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     checks = [
@@ -58,6 +58,7 @@ def verify_command(
         _random_lock_step,
         _random_contents,
         _journals,
+        _kernels,
     ]
     table = Table("check", "scope", "cases", "seconds", "result", title="pagedkv verify", title_justify="left")
     done: list[Checked] = []
@@ -83,7 +84,7 @@ HELD = "held"
 
 
 def _walk(name: str, settings: Settings, share: float) -> Checked:
-    report = explore(settings, workers=WORKERS, seconds=2 * share)
+    report = explore(settings, workers=WORKERS, seconds=1.5 * share)
     finding = None
     result = HELD
     if report.broken:
@@ -156,3 +157,17 @@ def _journals(share: float, seed: int) -> Checked:
     scope = "journals of random runs, sound and altered"
     cases = f"{audited.journals:,} journals, {audited.lines:,} lines, {audited.altered:,} alterations"
     return Checked("journal audit", scope, cases, time.monotonic() - began, audited.fault or HELD)
+
+
+def _kernels(share: float, seed: int) -> Checked:
+    """Hold the kernels to the dense oracle."""
+    import torch  # noqa: PLC0415  (seconds to import, and only this check needs it)
+    from pagedkv.bench.kernel_checks import check_kernels  # noqa: PLC0415
+
+    began = time.monotonic()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    checks = check_kernels(device, seconds=share, seed=seed)
+    broken = next((f"{check.name}: {check.broken}" for check in checks if check.broken), HELD)
+    scope = f"{'Triton' if device.type == 'cuda' else 'torch fallback'} on {device.type}, drawn shapes"
+    cases = f"{sum(check.cases for check in checks):,} cases of {len(checks)} checks"
+    return Checked("kernels against the oracle", scope, cases, time.monotonic() - began, broken)

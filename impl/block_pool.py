@@ -16,35 +16,31 @@ the taker and back, so that taking and giving back touch no count at all (a fift
 block is shared, and -1 says that nobody holds it: quarantined.
 
 Guarantees: what is handed out is free. `held` and `quarantined` are counted apart from the stack, so that they can be
-compared with it after each operation. Memory, bytes a block: 8 stack, 4 co-holders, 4 since when, 4 a stream for
-fences, which are kept relative to a base that moves up before they would overflow. All of it is committed as it is
-used. Considered: one fence a block (wrong: launch 5 on a compute stream still reads what launch 6 on a copy stream is
-done with); giving blocks back at once and ordering the next writer behind the last reader (an edge a reuse, and the
-host can't wait on it).
+compared with it after each operation. Memory, bytes a block: 8 stack, 4 co-holders, 4 since when, and 4 a stream for
+fences; all of it is committed as it is used. Considered: one fence a block (wrong: launch 5 on a compute stream still
+reads what launch 6 on a copy stream is done with); giving blocks back at once and ordering the next writer behind the
+last reader (an edge for each reuse, and the host can't wait on it).
 """
 
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array
+from .fences import LARGEST_INT32, Fences
 from .launches import LaunchLog
 
 QUARANTINED = -1  # in `co_holders`: nobody holds it
-LARGEST_INT32 = 2**31 - 1
 
 
 class BlockPool:
     """Blocks 1 to `blocks`, and the null block 0 that is nobody's.
 
-    Free and held: `take`, `take_to_grow`, `share`, `give_back`, `drop`. Planned copies: `plan_copies`, `launch_copy`,
-    `drop_copy`. Launches that leave: `discharge`. Views: `available`, `free_ids`, `state`, `fences_of`, `grown_since`.
+    Free and held: `take`, `take_to_grow`, `share`, `give_back`, `drop`. Planned copies: `plan_copies`, `launch_copies`,
+    `drop_copy`. Launches that leave: `discharge`. Views: `available`, `free_ids`, `state`, `grown_since`.
     """
 
     __slots__ = (
-        "_fence_base",
-        "_newest_shared_fence",
         "_operation_base",
         "_ready",
         "_stack",
@@ -69,12 +65,10 @@ class BlockPool:
         self.shared_edges = 0  # the sum of all co-holders: 0 says that nothing at all is shared
         self.copy_readers: dict[int, int] = {}  # source -> planned copies that read it
         self.co_holders = np.zeros(blocks + 1, np.int32)
-        self.fences = np.zeros((launches.streams, blocks + 1), np.int32)  # of a free block all have retired
+        self.fences = Fences(blocks, launches)
         self.grown_at = np.zeros(blocks + 1, np.int32)  # the operation at which a row grew by the block
         self._stack = np.empty(blocks, np.intp)  # from `taken` on: the free blocks, next to be taken first
         self._ready = 0  # from here on the stack is not written yet: blocks that were never taken, in order
-        self._newest_shared_fence = [0] * launches.streams  # no block that is held has a newer fence
-        self._fence_base = [0] * launches.streams
         self._operation_base = 0
 
     @property
@@ -120,16 +114,18 @@ class BlockPool:
         `ids` is the holder's row; launches up to `fences`, one a stream, may have touched the first `touched` of it.
         """
         pending = self.launches.pending(fences)
-        if not (self.shared_edges or self.copy_readers or self.launches.pending(self._newest_shared_fence)):
+        if not self.shared_edges and not self.copy_readers and self.fences.newest_held < self.launches.oldest:
+            # Nothing is shared, and what dropped edges left on these blocks has retired: their fences are the row's.
             if pending:
-                self._quarantine_row(ids[:touched], fences)
+                self._wait_for(self.fences.set_row(ids[:touched], fences), ids[:touched])
                 if touched == ids.size:
                     return NO_IDS
                 ids = ids[touched:]
             self.give_back(ids)
             return ids
-        if pending and touched:
-            self._merge(ids[:touched], np.array(fences, np.int64)[:, None])
+        if pending:
+            for stream, fence in enumerate(fences):
+                self.fences.raise_to(ids[:touched], stream, fence)
         return self._free_or_wait(self._orphans(ids))
 
     def plan_copies(self, sources: IndexArray, fences: Int64Array) -> None:
@@ -140,16 +136,15 @@ class BlockPool:
         np.subtract.at(self.co_holders, sources, 1)
         assert (self.co_holders[sources] >= 0).all(), "R-COW-2: the last holder of a block copied it"
         self.shared_edges -= sources.size
-        self._merge(sources, fences)
+        self.fences.merge(sources, fences)
         for source in sources.tolist():
             self.copy_readers[source] = self.copy_readers.get(source, 0) + 1
 
-    def launch_copy(self, source: int, stream: int, launch: int) -> None:
-        """Let a launch in flight take a planned copy over: from here on its fence keeps the source. O(streams)."""
-        fences = np.zeros((self.launches.streams, 1), np.int64)
-        fences[stream] = launch
-        self._merge(np.array([source], np.intp), fences)
-        self.drop_copy(source)
+    def launch_copies(self, sources: list[int], stream: int, launch: int) -> None:
+        """Let a launch in flight take planned copies over: from here on its fence keeps their sources. O(sources)."""
+        self.fences.raise_to(np.array(sources, np.intp), stream, launch)
+        for source in sources:
+            self.drop_copy(source)
 
     def drop_copy(self, source: int) -> IndexArray:
         """Forget a planned copy; return its source if that is free now. O(streams).
@@ -160,13 +155,15 @@ class BlockPool:
         if self.copy_readers[source]:
             return NO_IDS
         del self.copy_readers[source]
-        return self.discharge(np.array([source], np.intp)) if self.co_holders[source] == QUARANTINED else NO_IDS
+        if self.co_holders[source] != QUARANTINED:
+            return NO_IDS
+        self._leave_quarantine(1)
+        return self._free_or_wait(np.array([source], np.intp))
 
     def discharge(self, ids: IndexArray) -> IndexArray:
-        """Take blocks out of quarantine, as far as no other launch keeps them; return those. O(ids x streams)."""
-        self.quarantined -= ids.size
-        self.held += ids.size  # for as long as it takes to look at their fences
-        return self._free_or_wait(ids)
+        """Free blocks whose launch has left, as far as no other stream's keeps them; return those. O(ids x streams)."""
+        self._leave_quarantine(ids.size)
+        return self._free(ids) if self.launches.streams == 1 else self._free_or_wait(ids)
 
     def state(self, block: int) -> str:
         """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
@@ -175,17 +172,6 @@ class BlockPool:
         if self.co_holders[block] == QUARANTINED:
             return "quarantined"
         return "free" if np.count_nonzero(self.free_ids() == block) else "held"
-
-    def fences_of(self, block: int) -> list[int]:
-        """Return for each stream the newest launch in flight that may touch a block, 0 where none may."""
-        fences = [fence + base for fence, base in zip(self.fences[:, block].tolist(), self._fence_base, strict=True)]
-        return [fence if fence > done else 0 for fence, done in zip(fences, self.launches.retired, strict=True)]
-
-    def fenced(self) -> NDArray[np.bool_]:
-        """Return for every block whether a launch in flight may touch it, as far as its own fences tell. O(blocks)."""
-        marks = [done - base for done, base in zip(self.launches.retired, self._fence_base, strict=True)]
-        found: NDArray[np.bool_] = np.logical_or.reduce(self.fences > np.array(marks)[:, None], axis=0)
-        return found
 
     def grown_since(self, block: int) -> int:
         """Return the last operation at which a row grew by this block; a sequence that began later began with it."""
@@ -197,10 +183,9 @@ class BlockPool:
         twin.blocks, twin.launches, twin.taken = self.blocks, launches, self.taken
         twin.held, twin.quarantined, twin.shared_edges = self.held, self.quarantined, self.shared_edges
         twin.copy_readers, twin.co_holders = self.copy_readers.copy(), self.co_holders.copy()
-        twin.fences, twin.grown_at = self.fences.copy(), self.grown_at.copy()
+        twin.fences, twin.grown_at = self.fences.clone(launches), self.grown_at.copy()
         twin._stack, twin._ready = self._stack.copy(), self._ready
-        twin._fence_base, twin._operation_base = self._fence_base.copy(), self._operation_base
-        twin._newest_shared_fence = self._newest_shared_fence.copy()
+        twin._operation_base = self._operation_base
         return twin
 
     def _make_ready(self, end: int) -> None:
@@ -212,9 +197,9 @@ class BlockPool:
 
     def _orphans(self, ids: IndexArray) -> IndexArray:
         """Drop one edge to each block; return those that nobody holds and no planned copy reads."""
-        self.co_holders[ids] -= 1
-        left = self.co_holders[ids]
-        assert ids.size == 0 or left.min() >= QUARANTINED, "R-OWN-3: an edge was dropped that nobody held"
+        left = self.co_holders[ids] - np.int32(1)
+        assert not np.count_nonzero(left < QUARANTINED), "R-OWN-3: an edge was dropped that nobody held"
+        self.co_holders[ids] = left
         orphans: IndexArray = ids[left == QUARANTINED]
         self.shared_edges -= ids.size - orphans.size
         if self.copy_readers:
@@ -223,39 +208,19 @@ class BlockPool:
             orphans = orphans[~parked]
         return orphans
 
-    def _merge(self, ids: IndexArray, fences: Int64Array) -> None:
-        """Raise the fences of blocks to at least `fences`, [streams, 1 or ids]. An id may stand several times."""
-        for stream, newest in enumerate(fences.max(axis=1).tolist()):
-            if newest > self.launches.retired[stream]:
-                if newest - self._fence_base[stream] > LARGEST_INT32:
-                    self._move_base(stream)
-                relative = np.maximum(fences[stream] - self._fence_base[stream], 0)
-                np.maximum.at(self.fences[stream], ids, relative.astype(np.int32))
-                self._newest_shared_fence[stream] = max(self._newest_shared_fence[stream], newest)
-
-    def _quarantine_row(self, ids: IndexArray, fences: list[int]) -> None:
-        """Quarantine the blocks of one row whose own fences have all retired: the row's are theirs."""
-        first = 0
-        for stream, fence in enumerate(fences):
-            if fence > self.launches.retired[stream]:
-                if fence - self._fence_base[stream] > LARGEST_INT32:
-                    self._move_base(stream)
-                self.fences[stream][ids] = fence - self._fence_base[stream]
-                first = first or fence
-        self._wait_for(first, ids)
-
     def _free_or_wait(self, ids: IndexArray) -> IndexArray:
         """Let each block without holder wait for the first launch in flight among its fences; free the others."""
-        for stream, retired in enumerate(self.launches.retired):
-            if not self.launches.busy(stream):
-                continue
-            fences = self.fences[stream][ids]
-            late = fences > retired - self._fence_base[stream]
-            if np.count_nonzero(late):
-                for fence in np.unique(fences[late]).tolist():
-                    self._wait_for(fence + self._fence_base[stream], ids[fences == fence])
-                ids = ids[~late]
-        self.co_holders[ids] = 0  # the pool itself
+        for stream in range(self.launches.streams):
+            if self.launches.busy(stream):
+                late, launches = self.fences.late(ids, stream)
+                for launch in launches:
+                    self._wait_for(launch, ids[self.fences.equal(ids, stream, launch)])
+                ids = ids[~late] if launches else ids
+        return self._free(ids)
+
+    def _free(self, ids: IndexArray) -> IndexArray:
+        """Free blocks that nobody holds: the pool is their holder."""
+        self.co_holders[ids] = 0
         self.give_back(ids)
         return ids
 
@@ -270,11 +235,10 @@ class BlockPool:
         self.quarantined += ids.size
         self.held -= ids.size
 
-    def _move_base(self, stream: int) -> None:
-        """Move the base of a stream's fences up to what has retired: once in two billion launches, O(blocks)."""
-        distance = self.launches.retired[stream] - self._fence_base[stream]
-        self._fence_base[stream] += distance
-        self.fences[stream] = np.maximum(self.fences[stream].astype(np.int64) - distance, 0)
+    def _leave_quarantine(self, count: int) -> None:
+        """Count blocks as held for as long as it takes to look at their fences."""
+        self.quarantined -= count
+        self.held += count
 
     def _relative_operation(self, operation: int) -> int:
         """Return an operation's number relative to a base, which moves up by half the range where it would not fit."""

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 import numpy as np
 
 from .arithmetic import Paging, blocks_needed
-from .arrays import IndexArray, Int32Array, grown
+from .arrays import Int32Array, grown
 from .launches import LaunchLog
 from .names import NOBODY, Names
 
@@ -160,10 +160,6 @@ class BlockTables:
             for field, array in arrays.items():
                 setattr(self, field, array)
             self.free_rows = [*range(larger - 1, capacity - 1, -1), *self.free_rows]
-
-    def rows_with_copies(self, rows: IndexArray) -> IndexArray:
-        """Return which places of a batch have a planned copy."""
-        return self.copying[rows].nonzero()[0]
 
     def clone(self) -> Self:
         """Return an independent copy."""

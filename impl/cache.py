@@ -24,14 +24,15 @@ import numpy as np
 from . import arguments
 from .arguments import Integers, integer, shown
 from .arithmetic import Paging, blocks_needed
-from .arrays import NO_BLOCKS, NO_SLOTS, IndexArray, Int32Array, Int64Array, frozen
+from .arrays import NO_BLOCKS, NO_SLOTS, Int32Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import extend
 from .journal import JournalWriter
 from .launches import LaunchLog
-from .refusals import BadCount, Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong
-from .results import NO_COPIES, NO_EDITS, Added, Copies, Extension, Forked, Launch, copies_of
+from .refusals import Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong
+from .results import NO_COPIES, NO_EDITS, Added, Extension, Forked, Launch
+from .submission import submit
 from .views import CacheViews
 
 MOST_BLOCKS = 2**31 - 2  # ids are int32
@@ -191,29 +192,14 @@ class BlockCache(CacheViews):
         """
         names = arguments.names(seqs)
         amounts = arguments.counts(counts, names.size)
-        tables, pool, launches = self._tables, self._pool, self._launches
         if stream != 0 or type(stream) is not int:
-            stream = integer("a stream", stream, 0, launches.streams - 1)
-        batch = tables.names.resolve(names)
-        rows = batch.rows
-        starts = tables.launched[rows]
-        ends = self._ends(rows, starts, amounts)
-        if len(launches.in_flight) >= launches.limit:
-            raise Busy(f"{launches.limit} launches are in flight, the most there may be: retire one first")
+            stream = integer("a stream", stream, 0, self._launches.streams - 1)
+        pool = self._pool
+        batch = self._tables.names.resolve(names)
+        launch = submit(self._tables, pool, batch, amounts, stream, self._operations + 1)
         self._operations += 1
-        after = launches.edges(stream, tables.fences, rows) if launches.streams > 1 and rows.size else ()
-        tables.launched[rows] = ends
-        copies = self._take_copies(rows, batch.names) if tables.copies else NO_COPIES
-        launch_id = launches.issued + 1
-        captured = batch.device_rows, frozen(starts), frozen(ends), copies, tables.table, batch.names, batch.epochs
-        launch = Launch(launch_id, stream, after, *captured)
-        launches.submit(launch, self._operations)
-        tables.fences[stream][rows] = launch_id  # a view first: twice as fast as one index in two dimensions
-        if copies is not NO_COPIES:
-            for source in copies.sources.tolist():
-                pool.launch_copy(source, stream, launch_id)
         if self._journal is not None:
-            self._journal.launch(launch_id, batch.names, amounts, stream, after)
+            self._journal.launch(launch.id, batch.names, amounts, stream, launch.after)
         assert pool.held + pool.quarantined == pool.taken, LOST
         return launch
 
@@ -281,24 +267,3 @@ class BlockCache(CacheViews):
         if copy is not None:
             freed = np.concatenate((freed, pool.drop_copy(copy.source)))
         return freed.astype(np.int32) if freed.size else NO_BLOCKS
-
-    def _ends(self, rows: IndexArray, starts: Int64Array, amounts: int | Int64Array) -> Int64Array:
-        """Return up to where a launch of so many positions of each row goes, or refuse it with `BadCount`."""
-        if not rows.size:
-            return starts
-        if rows.size == 1 and isinstance(amounts, int):  # one prompt: integers cost a third of arrays of one
-            end = starts.item() + amounts
-            if amounts >= 1 and end <= self._tables.allocated.item(rows.item()):
-                return np.array((end,))
-        least, most = (amounts, amounts) if isinstance(amounts, int) else (int(amounts.min()), int(amounts.max()))
-        if least >= 1 and most <= self.blocks * self.block_size:  # what is larger could overflow
-            ends: Int64Array = starts + amounts
-            if not np.count_nonzero(ends > self._tables.allocated[rows]):
-                return ends
-        raise BadCount("a row must launch at least 1 position, and at most those that are planned")
-
-    def _take_copies(self, rows: IndexArray, names: Int64Array) -> Copies:
-        """Take the planned copies of a batch out of the plan, in batch order."""
-        places = self._tables.rows_with_copies(rows).tolist()
-        self._tables.copying[rows] = False
-        return copies_of([(int(names[place]), *self._tables.copies.pop(int(rows[place]))) for place in places])

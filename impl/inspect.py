@@ -62,7 +62,7 @@ def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
         tuple(_holders(tables, pool, block)) if block else (),
         tuple(flight.launch.id for flight in flights if block and block in blocks_touched(tables, flight)),
         tuple(int(names[row]) for row, copy in tables.copies.items() if copy.source == block),
-        tuple(pool.fences_of(block)) if state == "quarantined" else (0,) * pool.launches.streams,
+        tuple(pool.fences.of(block)) if state == "quarantined" else (0,) * pool.launches.streams,
     )
 
 
@@ -145,7 +145,7 @@ def fingerprint(
     free = pool.free_ids().tolist()
     unkept = set(free)
     kept = [
-        (block[entry], count, tuple([names[fence] for fence in pool.fences_of(entry)]))
+        (block[entry], count, tuple([names[fence] for fence in pool.fences.of(entry)]))
         for entry, count in enumerate(pool.co_holders.tolist())
         if entry and entry not in unkept
     ]

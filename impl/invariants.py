@@ -46,7 +46,7 @@ def _check_states(pool: BlockPool) -> None:
     _must(not pool.co_holders[free].any(), "R-OWN-1: a block on the free stack is shared or quarantined")
     _must(pool.co_holders[0] == 0, "R-OWN-1: the null block is shared or quarantined")
     # No launch in flight may touch it.
-    _must(not pool.fenced()[free].any(), "R-LIFE-1: a block on the free stack is fenced by a launch in flight")
+    _must(not pool.fences.pending()[free].any(), "R-LIFE-1: a block on the free stack is fenced by a launch in flight")
     # The counters are those of a walk: what is neither free nor quarantined is held.
     quarantined = np.count_nonzero(pool.co_holders == QUARANTINED)
     _must(pool.quarantined == quarantined, f"R-OWN-5: {quarantined} blocks quarantined, {pool.quarantined} counted")
@@ -77,7 +77,7 @@ def _check_quarantine(pool: BlockPool) -> None:
         for block in (block for ids in flight.waiting_blocks for block in ids.tolist()):
             waiting[block] += 1
             # It waits for the first launch in flight among its fences.
-            first = next((fence for fence in pool.fences_of(block) if fence), None)
+            first = next((fence for fence in pool.fences.of(block) if fence), None)
             _must(first == flight.launch.id, f"R-LIFE-4: block {block} waits for {flight.launch.id}, not {first}")
     parked = {block for block in pool.copy_readers if pool.co_holders[block] == QUARANTINED}
     quarantined = set(np.flatnonzero(pool.co_holders == QUARANTINED).tolist())
@@ -169,5 +169,5 @@ def _check_lifetimes(tables: BlockTables, pool: BlockPool) -> None:
         if pool.co_holders[block] == QUARANTINED:
             for launch_id in launch_ids:
                 stream = pool.launches.in_flight[launch_id].launch.stream
-                enough = pool.fences_of(block)[stream] >= launch_id
+                enough = pool.fences.of(block)[stream] >= launch_id
                 _must(enough, f"R-LIFE-1: block {block} does not wait for launch {launch_id}, which may touch it")

@@ -15,7 +15,7 @@ Considered: counting unretired readers a block, which is a pass over every block
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 from .arguments import shown
@@ -31,8 +31,8 @@ class InFlight:
     launch: Launch
     clock: tuple[int, ...]  # for each stream, the newest launch that happens before this one or is it
     operation: int  # how many operations there had been
-    waiting_blocks: list[IndexArray] = field(default_factory=list)
-    waiting_rows: list[int] = field(default_factory=list)
+    waiting_blocks: list[IndexArray]
+    waiting_rows: list[int]
 
 
 class LaunchLog:
@@ -92,7 +92,7 @@ class LaunchLog:
         for other in launch.after:
             clock = tuple(map(max, clock, self.in_flight[other].clock))
         clock = self._clocks[stream] = (*clock[:stream], launch_id, *clock[stream + 1 :])
-        self.in_flight[launch_id] = InFlight(launch, clock, operation)
+        self.in_flight[launch_id] = InFlight(launch, clock, operation, [], [])
 
     def retire(self, launch_id: int) -> list[InFlight]:
         """Let a launch leave with all that happens before it; return what left, oldest first."""

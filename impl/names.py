@@ -127,8 +127,7 @@ class Names:
 
     def _resolve_one(self, names: Int64Array) -> Batch:
         """Resolve a batch of one, for which a dozen passes would cost more than the dictionary."""
-        name = names.item()
-        row = self.row_of[name] if name in self.row_of else self.row(name)
+        row = self.row(names.item())
         rows = self._places[row : row + 1]
         self._last = Batch(frozen(names.copy()), rows, self._device_places[row : row + 1], frozen(self.epoch_of[rows]))
         return self._last

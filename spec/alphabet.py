@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, get_args
 
 from . import operations
 from .operations import Outcome, Result, Rows
+from .refusals import Reason
 from .state import LaunchId, Name, State
 
 
@@ -33,7 +34,7 @@ class Fork(NamedTuple):
 
 
 class Submit(NamedTuple):
-    """Launch a step: write the next planned positions of a batch, on a stream."""
+    """Launch a step: write the next planned positions of a batch, on a stream; a `Launch` is then in flight."""
 
     rows: Rows
     stream: int = 0
@@ -80,6 +81,17 @@ _FUNCTIONS: dict[type, Callable[..., Result]] = {
 }
 assert set(KINDS) == set(get_args(Operation))
 
+# What each operation can be refused for (the table of operations), so that a reason that was never met is noticed.
+REFUSALS: dict[str, tuple[Reason, ...]] = {
+    "add": (Reason.DUPLICATE, Reason.EMPTY, Reason.TOO_LONG, Reason.NO_SPACE),
+    "extend": (Reason.DUPLICATE, Reason.UNKNOWN, Reason.BAD_COUNT, Reason.TOO_LONG, Reason.NO_SPACE),
+    "fork": (Reason.UNKNOWN, Reason.DUPLICATE, Reason.BUSY),
+    "launch": (Reason.DUPLICATE, Reason.UNKNOWN, Reason.BAD_COUNT, Reason.BUSY),
+    "execute": (),
+    "retire": (Reason.UNKNOWN_LAUNCH,),
+    "release": (Reason.UNKNOWN,),
+}
+
 
 def apply(state: State, operation: Operation, choice: Outcome | None = None) -> Result:
     """Apply an operation to a state: the next state and what was decided, or `Refused`."""
@@ -112,15 +124,28 @@ def to_json(operation: Operation) -> list[Any]:
     return [KINDS[type(operation)], *operation]
 
 
-def from_json(words: list[Any]) -> Operation:
+def from_json(words: object) -> Operation:
     """Return the operation that `to_json` wrote; `ValueError` says what is wrong with another text."""
-    try:
-        kind = _BY_NAME[words[0]]
-        arguments = [
-            tuple((int(name), int(count)) for name, count in word) if isinstance(word, list) else int(word)
-            for word in words[1:]
-        ]
-        operation: Operation = kind(*arguments)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"no operation: {words!r}") from error
+    if not isinstance(words, list) or not words or not isinstance(words[0], str) or words[0] not in _BY_NAME:
+        raise ValueError(f"{repr(words)[:60]} is no operation")
+    kind = _BY_NAME[words[0]]
+    fields = kind._fields
+    if len(words) != 1 + len(fields):
+        raise ValueError(f"{words[0]} takes {' and '.join(fields)}, not {len(words) - 1} arguments")
+    read = {"rows": _rows}
+    operation: Operation = kind(
+        *[read.get(field, _integer)(word) for field, word in zip(fields, words[1:], strict=True)]
+    )
     return operation
+
+
+def _rows(value: object) -> Rows:
+    if not isinstance(value, list) or not all(isinstance(row, list) and len(row) == 2 for row in value):
+        raise ValueError(f"{repr(value)[:60]} is no list of [name, count]")
+    return tuple((_integer(name), _integer(count)) for name, count in value)
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int or not -(2**63) <= value < 2**63:
+        raise ValueError(f"{repr(value)[:60]} is no 64-bit integer")
+    return value

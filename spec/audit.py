@@ -1,6 +1,6 @@
-"""The audit: is every line of a journal a step that the spec allows from the state before?
+"""The audit of a journal: that every line is a step which the spec allows from the state before.
 
-The pure spec answers that by computing each state anew, at a cost that grows with all that is held and in flight. A
+The pure spec could tell, by computing each state anew, at a cost that grows with all that is held and in flight. A
 journal of a real day has hundreds of thousands of lines and millions of decoded tokens, so this is the spec a second
 time, made for speed: it changes one state in place, and each line costs what the line itself says: its rows, the blocks
 it takes and frees (a fork and a release: the blocks of the sequence). It shares nothing with any implementation.
@@ -37,7 +37,7 @@ from .alphabet import KINDS, Add, Extend, Fork, Operation, Release, Retire, Subm
 from .arithmetic import blocks_needed, locate
 from .audit_blocks import Blocks
 from .audit_launches import Launches
-from .journal import Journal, open_journal
+from .journal import Journal, Record, open_journal
 from .operations import Outcome, Rows
 from .refusals import Broken, Reason
 from .state import Block, Config, Copy, LaunchId, Name
@@ -255,6 +255,17 @@ def _refused(reason: Reason, why: str) -> NoReturn:
     raise Broken("R-CAP-1" if space else "R-TXN-1", f"done, and by the spec refused as {reason}: {why}")
 
 
+def audited(journal: Journal, auditor: Auditor) -> Iterator[Record]:
+    """Yield the records of a journal, each once it was found right. Errors: `Broken`, with the line."""
+    for record in journal:
+        try:
+            auditor.step(record.operation, record.outcome)
+        except Broken as broken:
+            what = f"line {record.line}: {KINDS[type(record.operation)]}: {broken.detail}"
+            raise Broken(broken.rule, what) from None
+        yield record
+
+
 def audit(path: Path, on_line: Callable[[Journal], None] = lambda _journal: None) -> Audited:
     """Audit a whole journal; `on_line` hears of each line, for a bar that shows how far it is.
 
@@ -264,11 +275,7 @@ def audit(path: Path, on_line: Callable[[Journal], None] = lambda _journal: None
     blocks = copies = 0
     with open_journal(path) as journal:
         auditor = Auditor(journal.config)
-        for line, operation, outcome in journal:
-            try:
-                auditor.step(operation, outcome)
-            except Broken as broken:
-                raise Broken(broken.rule, f"line {line}: {KINDS[type(operation)]}: {broken.detail}") from None
+        for _, operation, outcome in audited(journal, auditor):
             operations[KINDS[type(operation)]] += 1
             blocks += len(outcome.blocks)
             copies += len(outcome.copies)

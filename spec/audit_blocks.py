@@ -1,13 +1,13 @@
 """Blocks, as the audit keeps them: held by how many, or waiting for what; free otherwise.
 
-The hard part is when a block may become free and when it must, since a manager chooses between the two. The spec answers
-by looking at everything in flight; here each answer costs O(1) a block that is let go:
+The hard part is when a block may become free and when it must, since a manager chooses between the two. The spec
+answers by looking at everything in flight; here each answer costs O(1) a block that is let go:
 
 - *May*: once nothing can touch it. A sequence's launches each read what the one before wrote, so they are ordered, and
-  if its newest has left, all have. So a holder that leaves needs to leave one launch behind: its newest, if that reaches
-  the block at all. A block that is left by several holders keeps the newest of each stream (`Blocks.left_behind`; two on
-  one stream are ordered). A launch that takes a planned copy along is left behind at the copy's source in the same way.
-  And a planned copy that no launch has taken along keeps its source whatever has left (`Blocks.readers`).
+  if its newest has left, all have. So a holder that leaves needs to leave one launch behind: its newest, if that
+  reaches the block at all. A block that several holders have left keeps the newest of each stream (two on one stream
+  are ordered): `Blocks.left_behind`. A launch that takes a planned copy along is left behind at the copy's source in
+  the same way. And a planned copy that no launch has taken along keeps its source, whatever has left: `Blocks.readers`.
 - *Must*: once all launches have left that were submitted when its last edge was dropped. Blocks that wait are kept in
   order of that moment, so those that are due stand at the front; each is looked at once. A source that a planned copy
   keeps is due again when the copy is launched (then with that launch) or dropped.
@@ -59,10 +59,10 @@ class Blocks:
             raise Broken("R-OWN-1", f"block {stranger} was taken, and usable are 1 to {self.count}")
         if not self.quarantine.keys().isdisjoint(blocks):
             block = next(block for block in blocks if block in self.quarantine)
-            raise Broken("R-LIFE-5", f"block {block} was taken out of quarantine: {self._why(block)}")
+            raise Broken("R-LIFE-5", f"block {block} was taken out of quarantine: {self.why(block)}")
         if not self.holders.keys().isdisjoint(blocks):
             block = next(block for block in blocks if block in self.holders)
-            raise Broken("R-OWN-1", f"block {block} was taken and is not free: {self._why(block)}")
+            raise Broken("R-OWN-1", f"block {block} was taken and is not free: {self.why(block)}")
         self.holders.update(dict.fromkeys(blocks, 1))
 
     def share(self, row: Iterable[Block]) -> None:
@@ -86,7 +86,7 @@ class Blocks:
             self._wait([source], launch, self.quarantine[source].user)
 
     def drop_copy(self, source: Block) -> None:
-        """Forget a planned copy whose sequence leaves. If the source is past its due moment by now, it is due at once."""
+        """Forget a planned copy whose sequence leaves. A source that would have been due by now is due at once."""
         self._forget_reader(source)
         wait = self.quarantine.get(source)
         if wait and wait.submitted < self.launches.oldest:
@@ -117,9 +117,9 @@ class Blocks:
         """Let blocks out of quarantine: none too early, and all that are due. O(freed + what has become due)."""
         for block in freed:
             if block not in self.quarantine:
-                raise Broken("R-OWN-3", f"block {block} became free and was not in quarantine: {self._why(block)}")
+                raise Broken("R-OWN-3", f"block {block} became free and was not in quarantine: {self.why(block)}")
             if self._touched(block):
-                raise Broken("R-LIFE-1", f"block {block} became free too early: {self._why(block)}")
+                raise Broken("R-LIFE-1", f"block {block} became free too early: {self.why(block)}")
             del self.quarantine[block]
             self.left_behind.pop(block, None)
         oldest = self.launches.oldest
@@ -146,7 +146,7 @@ class Blocks:
         return block in self.left_behind and any(launch in flights for launch in self.left_behind[block].values())
 
     def _leave_behind(self, block: Block, user: LaunchId) -> None:
-        """Note a launch that touches a block which its sequence does not hold any more. A launch that has left is none."""
+        """Note that a launch, if in flight, touches a block which its sequence does not hold any more."""
         flight = self.launches.in_flight.get(user)
         if flight:
             merge(self.left_behind.setdefault(block, {}), {flight.stream: user})
@@ -161,10 +161,10 @@ class Blocks:
         if not self.readers[source]:
             del self.readers[source]
 
-    def _why(self, block: Block) -> str:
+    def why(self, block: Block) -> str:
         """Say what state a block is in, and what keeps it there."""
         if block in self.holders:
-            return f"{self.holders[block]} hold it"
+            return f"it is held (by {self.holders[block]})"
         if block not in self.quarantine:
             return "it is free" if NULL < block <= self.count else f"usable are 1 to {self.count}"
         users = {self.quarantine[block].user, *self.left_behind.get(block, {}).values()}

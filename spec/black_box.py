@@ -6,16 +6,16 @@ in anything read. What makes no sense to ask (a name that is not live, a count o
 need not answer for it.
 """
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Sequence
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, describe
+from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, ask
-from .operations import Outcome
+from .manager import Manager, ask, rows_of, table_of, twin_of
+from .operations import Outcome, guard_batch
 from .refusals import Broken, Reason, Refused, refuse_if
-from .shadow import Shadow, refuse_if_unknown, rows_at_launch
-from .state import Config, Copy, LaunchId, State
+from .shadow import Shadow
+from .state import Block, Computation, Config, Launch, LaunchId, State
 
 
 class BlackBox:
@@ -35,7 +35,7 @@ class BlackBox:
     def clone(self) -> "BlackBox":
         """Return an independent copy, to branch from."""
         twin = object.__new__(BlackBox)
-        twin.shadow, twin.manager, twin.tables = self.shadow.clone(), self.manager.clone(), dict(self.tables)
+        twin.shadow, twin.manager, twin.tables = self.shadow.clone(), twin_of(self.manager), dict(self.tables)
         twin.offered = None
         return twin
 
@@ -63,6 +63,9 @@ class BlackBox:
         if isinstance(offered, Refused):
             if self._block_tables() != tables:
                 raise Broken("R-TXN-1", f"{describe(operation)} was refused and block tables changed")
+            if isinstance(operation, Release | Retire):
+                rule = "R-OWN-4" if isinstance(operation, Release) else "R-LIFE-4"
+                raise Broken(rule, f"{describe(operation)} was refused as {offered.reason}: it must always be possible")
             return offered
         self._follow(operation, offered)
         if not self.state.sequences and not self.state.launches:
@@ -76,38 +79,44 @@ class BlackBox:
         """Return what makes this world one with others: contents, tables, and what the manager says it hides."""
         shadow = self.shadow
         sequences = {
-            name: sequence._replace(
-                row=tuple(int(b) for b in self.manager.block_table(name)), copy=_one(shadow.plans.get(name))
-            )
+            name: sequence._replace(row=table_of(self.manager, name), copy=None)
             for name, sequence in shadow.state.sequences.items()
         }
-        launches = tuple(
-            launch._replace(
-                computations=tuple(
-                    part._replace(row=tuple(int(block) for block in row))
-                    for part, row in zip(launch.computations, self._rows(launch.id), strict=True)
-                )
-            )
-            for launch in shadow.state.launches
-        )
+        launches = tuple(launch._replace(computations=self._parts(launch)) for launch in shadow.state.launches)
+        rows = [part.row for launch in launches for part in launch.computations]
+        rows += [sequence.row for sequence in sequences.values()]
         empty = (None,) * shadow.config.block_size
-        memory = {block: shadow.state.memory.get(block, empty) for block in (*shadow.usable, 0)}
+        named = {0, *shadow.usable}.union(*rows)  # even what is no block of the pool
+        memory = {block: shadow.state.memory.get(block, empty) for block in named}
         seen = shadow.state._replace(sequences=sequences, launches=launches, memory=memory)
         key, naming = canonical(seen)
-        return key, hidden(self.manager, naming, seen)
+        plans = [
+            (naming.sequences[name], *((naming.blocks[c.source], naming.blocks[c.target], c.extent) for c in copies))
+            for name, copies in shadow.plans.items()
+        ]
+        return key, tuple(sorted(plans)), hidden(self.manager, naming, seen)
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
-        if shown := self.manager.observe():
-            return len(shown.free), len(shown.references), len(shown.quarantined)
+        if counts := call("observe", _counts, self.manager):
+            return counts
         held = len({block for table in self._block_tables().values() for block in table})
         return self.shadow.config.blocks - held, held, 0
 
-    def _rows(self, launch: LaunchId) -> Any:
-        return self.tables[launch] if launch in self.tables else self.manager.rows_read(launch)
+    def _parts(self, launch: Launch) -> tuple[Computation, ...]:
+        rows = self._rows(launch.id)
+        return tuple(part._replace(row=row) for part, row in zip(launch.computations, rows, strict=True))
+
+    def _rows(self, launch: LaunchId) -> Sequence[tuple[Block, ...]]:
+        """Return what the device reads: the tables it was given, or the manager's rows as they are now."""
+        rows = self.tables[launch] if launch in self.tables else rows_of(self.manager, launch)
+        wanted = next(len(each.computations) for each in self.state.launches if each.id == launch)
+        if rows is None or len(rows) != wanted:
+            raise Broken("R-TAB-1", f"launch {launch} has {len(rows or ())} rows to read, not {wanted}")
+        return rows
 
     def _block_tables(self) -> dict[int, tuple[int, ...]]:
-        return {name: tuple(int(b) for b in self.manager.block_table(name)) for name in self.state.sequences}
+        return {name: table_of(self.manager, name) for name in self.state.sequences}
 
     def _guard(self, operation: Operation) -> None:
         """Refuse what makes no sense to ask: a stranger's manager need not answer for it."""
@@ -117,10 +126,10 @@ class BlackBox:
                 refuse_if(name in state.sequences, Reason.DUPLICATE)
                 refuse_if(count < 1, Reason.EMPTY)
             case Extend(rows):
-                refuse_if_unknown(self.shadow, rows)
+                guard_batch(state.sequences, rows)
                 refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
             case Submit(rows, _):
-                refuse_if_unknown(self.shadow, rows)
+                guard_batch(state.sequences, rows)
                 refuse_if(any(not 1 <= c <= state.sequences[n].planned for n, c in rows), Reason.BAD_COUNT)
                 refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
             case Fork(parent, child):
@@ -145,8 +154,8 @@ class BlackBox:
                 self.shadow.fork(parent, child)
             case Submit(rows, stream):
                 launch = self.shadow.launch(rows, stream, outcome.after)
-                if self.manager.rows_read(launch) is None:
-                    self.tables[launch] = rows_at_launch(self.manager, rows)
+                if rows_of(self.manager, launch) is None:
+                    self.tables[launch] = [table_of(self.manager, name) for name, _ in rows]
             case Retire(launch):
                 self.shadow.retire(launch)
             case Release(name):
@@ -157,10 +166,11 @@ class BlackBox:
     def _everything_is_free(self) -> None:
         """R-OWN-4 from outside: with nothing left, one sequence as long as the whole pool must find room."""
         config = self.shadow.config
-        probe = self.manager.clone()
+        probe = twin_of(self.manager)
         if isinstance(ask(probe, Add(0, config.blocks * config.block_size)), Refused):
             raise Broken("R-OWN-4", "all is over, and a sequence as long as the pool finds no room")
 
 
-def _one(copies: tuple[Copy, ...] | None) -> Copy | None:
-    return copies[0] if copies else None
+def _counts(manager: Manager) -> tuple[int, int, int] | None:
+    shown = manager.observe()
+    return (len(shown.free), len(shown.references), len(shown.quarantined)) if shown else None

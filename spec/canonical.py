@@ -13,6 +13,7 @@ from collections.abc import Hashable, Iterator
 from itertools import permutations, product
 from typing import Any
 
+from .calls import call
 from .manager import Manager, Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
@@ -72,6 +73,7 @@ def _encode(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
     fences = {block: sum(launch.id <= fence for launch in state.launches) for block, fence in state.quarantine.items()}
     named = tuple([fences.pop(block, -1) for block in blocks])
     memory = tuple([tuple([contents.get(content, 0) for content in state.memory[block]]) for block in blocks])
+    # The last entry: whether a launch has left, whose completion may come a second time.
     key = (sequences, launches, named, tuple(sorted(fences.values())), memory, state.issued > len(state.launches))
     return key, Naming(blocks, {name: index for index, name in enumerate(order)}, ages)
 
@@ -90,7 +92,9 @@ def hidden(manager: Manager, naming: Naming, state: State) -> Hashable:
     """Return the manager's hidden state, its blocks renamed with the spec's: named ones, waiting ones, free ones."""
     blocks = dict(naming.blocks)
     waiting = sorted((fence, block) for block, fence in state.quarantine.items() if block not in blocks)
-    unseen = range(1, state.config.blocks + 1)  # what a black box hides: told apart by id, which is safe
-    for block in (*(block for _, block in waiting), *manager.free_order(), *unseen):
+    first = manager.first_block
+    unseen = range(first, first + state.config.blocks)  # what a black box hides: told apart by id, which is safe
+    free = call("free_order", lambda: tuple(manager.free_order()))
+    for block in (*(block for _, block in waiting), *free, *unseen):
         blocks.setdefault(block, len(blocks) + 1)
-    return manager.fingerprint(Naming(blocks, naming.sequences, naming.launches))
+    return call("fingerprint", manager.fingerprint, Naming(blocks, naming.sequences, naming.launches))

@@ -20,20 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .alphabet import KINDS, Operation
-from .refusals import Broken, Reason
+from .alphabet import KINDS, REFUSALS, Operation
+from .refusals import Broken
 from .shards import Candidate, Digest, Local, Pool, Settings
-
-# What each operation can be refused for (the table of operations), so that a reason that was never met is noticed.
-REFUSALS: dict[str, tuple[Reason, ...]] = {
-    "add": (Reason.DUPLICATE, Reason.EMPTY, Reason.TOO_LONG, Reason.NO_SPACE),
-    "extend": (Reason.DUPLICATE, Reason.UNKNOWN, Reason.BAD_COUNT, Reason.TOO_LONG, Reason.NO_SPACE),
-    "fork": (Reason.UNKNOWN, Reason.DUPLICATE, Reason.BUSY),
-    "launch": (Reason.DUPLICATE, Reason.UNKNOWN, Reason.BAD_COUNT, Reason.BUSY),
-    "execute": (),
-    "retire": (Reason.UNKNOWN_LAUNCH,),
-    "release": (Reason.UNKNOWN,),
-}
 
 
 class Progress(NamedTuple):
@@ -91,12 +80,13 @@ def explore(
             answers = pool.expand()
             report.edges = pool.edges()
             if fault := next((fault for _, fault in answers if fault), None):
-                index, operation, report.broken = fault
-                report.trace = [*atlas.path(index), operation]
+                index, operations, report.broken = fault
+                report.trace = [*atlas.path(index), *operations]
                 break
             numbers = atlas.number([candidates for candidates, _ in answers])
             report.complete = atlas.size == report.states
-            report.depth += not report.complete
+            if not report.complete:
+                report.depth += 1
             report.states = atlas.size
             progress(Progress(report.depth, report.states, report.edges))
             late = seconds is not None and time.monotonic() - began > seconds

@@ -9,9 +9,7 @@ is released, every launch executed and retired, and then every block is free. Wh
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from random import Random
 from typing import NamedTuple
 
@@ -19,12 +17,14 @@ from .alphabet import KINDS, Execute, Operation, Release, Retire
 from .manager import Factory
 from .moves import draw_move, possible
 from .operations import ready
+from .processes import Processes
 from .refusals import Broken, Refused
 from .state import Config
 from .traces import Case, Finding, shrink
 from .world import World
 
 SEQUENCES = 4
+STREAMS = 3
 OPERATIONS = 400  # a run: long enough to reuse every block many times
 
 
@@ -35,6 +35,11 @@ class Plan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     lock_step: bool = True
     operations: int = OPERATIONS
+    streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
+
+    def streams_drawn(self) -> int:
+        """Return how many streams a drawn world may have."""
+        return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
 
 
 @dataclass
@@ -58,18 +63,21 @@ class Tally:
         if other.finding and (self.finding is None or other.seed < self.seed):
             self.finding, self.seed = other.finding, other.seed
 
+    def refusals(self, kind: str) -> dict[str, int]:
+        """Return how often an operation was refused, for each reason."""
+        return {reason: count for (operation, reason), count in sorted(self.refused.items()) if operation == kind}
 
-def draw_config(random: Random, streams_offered: int) -> Config:
+
+def draw_config(random: Random, streams: int) -> Config:
     """Draw a world small enough that its blocks are always short."""
-    streams = random.randint(1, 3) if streams_offered > 1 else 1
+    streams = random.randint(1, streams)
     return Config(random.randint(1, 8), random.randint(1, 4), streams, random.randint(1, 4))
 
 
 def run(plan: Plan, seed: int) -> Tally:
     """Run one seed."""
     random = Random(seed)
-    offered = getattr(plan.factory, "streams_offered", 1)
-    case = Case(plan.config or draw_config(random, offered), plan.factory, plan.lock_step)
+    case = Case(plan.config or draw_config(random, plan.streams_drawn()), plan.factory, plan.lock_step)
     tally = Tally(runs=1)
     trace: list[Operation] = []
     try:
@@ -127,31 +135,41 @@ def fuzz(
 
 
 def _tallies(plan: Plan, seed: int, end: float, runs: int | None, workers: int) -> Iterator[Tally]:
-    """Yield the tally of each batch of seeds, in the order of seeds where one process does them all."""
+    """Yield the tally of each run, or of each batch of runs where several processes share them out."""
     last = seed + runs if runs is not None else None
     batches = _batches(seed, last)
-    if workers == 1:
-        for batch in batches:
-            for each in batch:
-                tally = run(plan, each)
-                yield tally
-                if tally.finding or (last is None and time.monotonic() > end):
-                    return
+    runner = Runner(plan, end if runs is None else None)
+    if workers > 1:
+        yield from _shared_out(runner, batches, workers)
         return
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        pending: set[Future[Tally]] = set()
-        more = True
-        while more or pending:
-            while more and len(pending) < 2 * workers:
-                following = next(batches, None)
-                more = following is not None and (last is not None or time.monotonic() < end)
-                if following is not None and more:
-                    pending.add(pool.submit(_run_batch, plan, following))
-            done, pending = wait(pending, return_when=FIRST_COMPLETED)
-            for future in done:
-                tally = future.result()
-                more = more and not tally.finding
-                yield tally
+    for batch in batches:
+        for each in batch:
+            tally = runner.run_batch(range(each, each + 1))
+            yield tally
+            if tally.finding or runner.is_late():
+                return
+
+
+def _shared_out(runner: "Runner", batches: Iterator[range], workers: int) -> Iterator[Tally]:
+    """Share batches out, the next to whoever is done first. What is under way is finished: the lowest seed is found."""
+    processes = Processes(workers, Runner, *runner)
+    try:
+        busy: list[int] = []
+        for number, batch in zip(range(workers), batches, strict=False):
+            processes.send(number, "run_batch", batch)
+            busy.append(number)
+        while busy:
+            number, tally = processes.receive_any(busy)
+            busy.remove(number)
+            if tally.finding:
+                batches = iter(())
+            following = None if runner.is_late() else next(batches, None)
+            if following:
+                processes.send(number, "run_batch", following)
+                busy.append(number)
+            yield tally
+    finally:
+        processes.close()
 
 
 def _batches(first: int, last: int | None) -> Iterator[range]:
@@ -161,10 +179,21 @@ def _batches(first: int, last: int | None) -> Iterator[range]:
         first += size
 
 
-def _run_batch(plan: Plan, seeds: range) -> Tally:
-    total = Tally()
-    for each in seeds:
-        total.add(run(plan, each))
-        if total.finding:
-            break
-    return total
+class Runner(NamedTuple):
+    """Runs seeds of a plan, in whichever process."""
+
+    plan: Plan
+    end: float | None  # when to stop, by the clock that all processes of a machine share
+
+    def is_late(self) -> bool:
+        """Whether time is up."""
+        return self.end is not None and time.monotonic() > self.end
+
+    def run_batch(self, seeds: range) -> Tally:
+        """Run seeds up to the first finding; at least one, and then only while there is time."""
+        total = Tally()
+        for each in seeds:
+            total.add(run(self.plan, each))
+            if total.finding or self.is_late():
+                break
+        return total

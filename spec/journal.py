@@ -26,25 +26,22 @@ streams: one line is in memory at a time, and lines have a limit, so that a smal
 
 import gzip
 import hashlib
-import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from io import BufferedReader
-from itertools import repeat
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast
 
-from .alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit
-from .operations import Outcome, Rows
+from .alphabet import Operation, Submit
+from .journal_lines import NUMBER_MAX, Fields, nothing_else, number, parse, printable, quoted, transition
+from .operations import Outcome
 from .refusals import Broken
-from .state import Config, Copy
+from .state import Config
 
 VERSION = 1
 LINE_BYTES_MAX = 1 << 26  # a launch of five million rows
-NUMBER_MAX = 2**63 - 1
 NO_LIMIT = NUMBER_MAX  # of launches in flight
-QUOTED_CHARACTERS_MAX = 60
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -58,7 +55,7 @@ class InvalidJournal(Exception):  # noqa: N818  (the file is at fault, not the p
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{_printable(self.where)}: {self.what}; {self.remedy}"
+        return f"{printable(self.where)}: {self.what}; {self.remedy}"
 
 
 class Record(NamedTuple):
@@ -100,32 +97,34 @@ class Journal:
                 return
             self._digest.update(line)
             try:
-                yield Record(self.line, *_transition(word, fields, self.config))
+                operation, outcome = transition(word, fields)
             except ValueError as error:
                 raise self._wrong(str(error)) from None
+            if isinstance(operation, Submit) and not 0 <= operation.stream < self.config.streams:
+                raise self._wrong(f"stream {operation.stream}, and the header says {self.config.streams} streams")
+            yield Record(self.line, operation, outcome)
 
     def _header(self) -> Config:
         """Read the first line. What it takes for a journal at all is its kind, its version and its discipline."""
-        line = self._next()
-        if not line:
-            raise InvalidJournal(self.name, "the file is empty", "name a journal")
-        try:
+        line, fields = b"", {}
+        with suppress(Broken):  # whatever is wrong with it, it is no header
+            line = self._next()
             fields = self._fields(line)
-        except Broken:
-            fields = {}
+        if not self.line:
+            raise InvalidJournal(self.name, "the file is empty", "name a journal")
         if fields.pop("journal", None) != "pagedkv":
             raise InvalidJournal(self.name, "the first line is not that of a journal", "name a journal of pagedkv")
         version, discipline = fields.pop("version", None), fields.pop("discipline", None)
         if version != VERSION or type(version) is not int:
-            what = f"a journal of version {_quoted(version)}, and this reads version {VERSION}"
+            what = f"a journal of version {quoted(version)}, and this reads version {VERSION}"
             raise InvalidJournal(self.name, what, "audit it with the version that wrote it")
         if discipline != "fence":
-            what = f"a journal under the discipline {_quoted(discipline)}, and the audit knows `fence`"
+            what = f"a journal under the discipline {quoted(discipline)}, and the audit knows `fence`"
             raise InvalidJournal(self.name, what, "audit it with a version that knows it")
         try:
             fields.setdefault("launches", NO_LIMIT)
-            sizes = {field: _number(fields, field) for field in Config._fields}
-            _nothing_else(fields)
+            sizes = {field: number(fields, field) for field in Config._fields}
+            nothing_else(fields)
         except ValueError as error:
             raise self._wrong(str(error)) from None
         if min(sizes.values()) < 1:
@@ -141,6 +140,8 @@ class Journal:
             if self.line:
                 raise Broken("JOURNAL", f"line {self.line + 1}: the gzip data is broken ({error})") from None
             raise InvalidJournal(self.name, f"the gzip data is broken ({error})", "fetch it again") from None
+        except OSError as error:
+            raise _unreadable(self.name, error) from None
         self.line += bool(line)
         if len(line) > LINE_BYTES_MAX:
             raise self._wrong(f"a line of more than {LINE_BYTES_MAX:,} bytes")
@@ -148,26 +149,19 @@ class Journal:
             raise self._wrong("the line was cut off: it has no end")
         return line
 
-    def _fields(self, line: bytes) -> dict[str, Any]:
+    def _fields(self, line: bytes) -> Fields:
         try:
-            fields, end = _DECODER.raw_decode(line.decode("ascii"))
-        except RecursionError:
-            raise self._wrong("nested too deeply") from None
+            return parse(line.decode("ascii"))
         except UnicodeDecodeError as error:
             raise self._wrong(f"not ASCII text at byte {error.start + 1}") from None
         except ValueError as error:
-            raise self._wrong(f"not JSON ({_printable(str(error))[:QUOTED_CHARACTERS_MAX]})") from None
-        if not isinstance(fields, dict):
-            raise self._wrong(f"not a JSON object: {_quoted(fields)}")
-        if line[end:].strip():
-            raise self._wrong(f"more than one JSON object: {_quoted(line[end:])}")
-        return fields
+            raise self._wrong(str(error)) from None
 
-    def _verify_end(self, line: bytes, fields: dict[str, Any]) -> None:
+    def _verify_end(self, line: bytes, fields: Fields) -> None:
         """Compare the last line with what it has to be, to the byte, and look for lines behind it."""
         before = self.line - 1
         if fields.get("lines") != before:
-            raise self._wrong(f"{before} lines come before the end, and it says {_quoted(fields.get('lines'))}")
+            raise self._wrong(f"{before} lines come before the end, and it says {quoted(fields.get('lines'))}")
         if line != b'{"op":"end","lines":%d,"digest":"%s"}\n' % (before, self._digest.hexdigest().encode()):
             raise self._wrong("the digest does not fit the lines before it: something was altered")
         if self._next():
@@ -180,155 +174,26 @@ class Journal:
 @contextmanager
 def open_journal(path: Path) -> Iterator[Journal]:
     """Open a journal, plain or gzip, and read its header. Errors: `InvalidJournal`; `Broken` for a wrong size in it."""
-    name = str(path)
     try:
-        with path.open("rb") as raw, _unpacked(path, raw) as lines:
-            yield Journal(name, raw, lines)
-    except OSError as error:
-        raise InvalidJournal(name, f"cannot be read ({error.strerror or error})", "name a readable file") from None
-    except ValueError as error:  # a NUL character in the name
-        raise InvalidJournal(name, f"no file name ({error})", "name a readable file") from None
+        raw = path.open("rb")
+    except (OSError, ValueError) as error:  # ValueError: a NUL character in the name
+        raise _unreadable(str(path), error) from None
+    with raw, _unpacked(path, raw) as lines:
+        yield Journal(str(path), raw, lines)
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> InvalidJournal:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return InvalidJournal(name, f"cannot be read ({reason})", "name a readable file")
 
 
 def _unpacked(path: Path, raw: BufferedReader) -> BinaryIO:
-    if raw.peek(2)[:2] == _GZIP_MAGIC:
+    try:
+        magic = raw.peek(2)[:2]
+    except OSError as error:
+        raise _unreadable(str(path), error) from None
+    if magic == _GZIP_MAGIC:
         return cast("BinaryIO", gzip.GzipFile(fileobj=raw))
     if path.suffix == ".gz":
         raise InvalidJournal(str(path), "no gzip data, though the name ends in .gz", "rename or compress it")
     return raw
-
-
-# ---- from fields to operations ----------------------------------------------------------------------------------
-
-
-Fields = dict[str, Any]
-
-
-def _transition(word: object, fields: Fields, config: Config) -> tuple[Operation, Outcome]:
-    """Return the operation of a line and what was decided; `ValueError` says what is wrong with it."""
-    read = _READERS.get(word) if isinstance(word, str) else None
-    if read is None:
-        raise ValueError(f"no operation: {_quoted(word)}")
-    found = read(fields)
-    _nothing_else(fields)
-    if isinstance(found[0], Submit) and not 0 <= found[0].stream < config.streams:
-        raise ValueError(f"a launch on stream {found[0].stream}, and the header says {config.streams} streams")
-    return found
-
-
-def _add(fields: Fields) -> tuple[Operation, Outcome]:
-    return Add(_number(fields, "seq"), _number(fields, "n", 1)), Outcome(blocks=tuple(_numbers(fields, "out")))
-
-
-def _extend(fields: Fields) -> tuple[Operation, Outcome]:
-    rows = _batch(fields, "seqs")
-    copies = fields.pop("copies", [])
-    if not isinstance(copies, list) or any(not isinstance(copy, list) or len(copy) != 4 for copy in copies):
-        raise ValueError(f"`copies` must be a list of [sequence, source, target, extent]: {_quoted(copies)}")
-    planned = tuple(Copy(*_all_numbers("copies", copy)) for copy in copies)
-    return Extend(rows), Outcome(blocks=tuple(_numbers(fields, "out")), copies=planned)
-
-
-def _fork(fields: Fields) -> tuple[Operation, Outcome]:
-    return Fork(_number(fields, "parent"), _number(fields, "child")), Outcome()
-
-
-def _launch(fields: Fields) -> tuple[Operation, Outcome]:
-    rows, stream = _batch(fields, "rows"), _number(fields, "stream", 0)
-    return Submit(rows, stream), Outcome(launch=_number(fields, "id"), after=_distinct(fields, "after"))
-
-
-def _retire(fields: Fields) -> tuple[Operation, Outcome]:
-    return Retire(_number(fields, "id")), Outcome(freed=_distinct(fields, "freed"))
-
-
-def _release(fields: Fields) -> tuple[Operation, Outcome]:
-    return Release(_number(fields, "seq")), Outcome(freed=_distinct(fields, "freed"))
-
-
-_READERS: Mapping[str, Callable[[Fields], tuple[Operation, Outcome]]] = {
-    "add": _add,
-    "extend": _extend,
-    "fork": _fork,
-    "launch": _launch,
-    "retire": _retire,
-    "release": _release,
-}
-
-
-def _batch(fields: Fields, key: str) -> Rows:
-    names = _numbers(fields, key)
-    if "counts" not in fields:
-        return tuple(zip(names, repeat(1)))
-    counts = _numbers(fields, "counts")
-    if len(counts) != len(names):
-        raise ValueError(f"{len(counts)} counts for {len(names)} rows")
-    return tuple(zip(names, counts, strict=True))
-
-
-def _number(fields: Fields, key: str, default: int | None = None) -> int:
-    value = fields.pop(key, default)
-    if type(value) is int and -NUMBER_MAX <= value <= NUMBER_MAX:
-        return value
-    if value is None:
-        raise ValueError(f"no field `{key}`")
-    return _all_numbers(key, [value])[0]  # says what is wrong
-
-
-def _numbers(fields: Fields, key: str) -> list[int]:
-    values = fields.pop(key, [])
-    if not isinstance(values, list):
-        raise ValueError(f"`{key}` must be a list: {_quoted(values)}")
-    return _all_numbers(key, values)
-
-
-def _all_numbers(key: str, values: list[Any]) -> list[int]:
-    """Return the values if all are integers of 64 bits. Passes over long lists, hence not a loop of ours."""
-    if not values:
-        return values
-    if set(map(type, values)) != {int}:  # which true and false are not, here
-        wrong = next(value for value in values if type(value) is not int)
-        raise ValueError(f"`{key}` must be integers: {_quoted(wrong)}")
-    if max(values) > NUMBER_MAX or min(values) < -NUMBER_MAX:
-        raise ValueError(f"`{key}` has a number beyond 64 bits")
-    return values
-
-
-def _distinct(fields: Fields, key: str) -> frozenset[int]:
-    values = _numbers(fields, key)
-    distinct = frozenset(values)
-    if len(distinct) < len(values):
-        raise ValueError(f"`{key}` names something twice: {_quoted(values)}")
-    return distinct
-
-
-def _nothing_else(fields: Fields) -> None:
-    if fields:
-        raise ValueError(f"no such field here: {', '.join(_quoted(key) for key in fields)}"[:200])
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> Fields:
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a field stands twice")
-    return fields
-
-
-def _no_constant(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
-
-
-_DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constant=_no_constant)
-
-
-def _quoted(value: object) -> str:
-    """Give a value as Python would write it, cut to a length that fits into a message."""
-    try:
-        text = _printable(repr(value)[: 4 * QUOTED_CHARACTERS_MAX])
-    except RecursionError:
-        return "something nested too deeply"
-    return text if len(text) <= QUOTED_CHARACTERS_MAX else f"{text[: QUOTED_CHARACTERS_MAX - 3]}..."
-
-
-def _printable(text: str) -> str:
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)

@@ -9,16 +9,18 @@ from collections.abc import Hashable
 from typing import Any
 
 from . import rules
-from .alphabet import Execute, Operation, apply, describe
+from .alphabet import Execute, Operation, Submit, apply, describe
+from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, ask
+from .manager import Manager, Observation, ask, rows_of, twin_of
 from .operations import Outcome
-from .refusals import Broken, Reason, Refused
+from .refusals import Broken, Refused, rule_of
 from .state import Config, initial
 from .views import observe
 
 # Which rule is broken where the two observations differ, in the order in which they are compared.
 _JUDGED_BY = {
+    "counters": "R-OWN-5",
     "free": "R-OWN-1",
     "quarantined": "R-LIFE-5",
     "references": "R-OWN-2",
@@ -39,7 +41,7 @@ class LockStep:
     def clone(self) -> "LockStep":
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
-        twin.state, twin.manager, twin.offered = self.state, self.manager.clone(), None
+        twin.state, twin.manager, twin.offered = self.state, twin_of(self.manager), None
         return twin
 
     def refusal(self, operation: Operation) -> Refused | None:
@@ -52,19 +54,18 @@ class LockStep:
 
     def step(self, operation: Operation) -> Outcome | Refused:
         """Take one operation on both sides, and compare all that can be observed afterwards."""
-        refusal = self.refusal(operation)
-        if refusal:
-            self.step_refused(operation, refusal)
-            self.look()
-            return refusal
-        self.offered = None
+        self.offered = None  # lest a crash shows the answer before
         if isinstance(operation, Execute):
             self._compare_rows(operation)
             self.offered = Outcome()
         else:
             self.offered = ask(self.manager, operation)
         old, choice = self.state, self.offered
-        new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
+        decided: Outcome | Refused
+        try:
+            new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
+        except Refused as refusal:
+            new, decided = old, refusal
         _same_answer(operation, decided, choice)
         rules.check(rules.Step(old, operation, decided, new))
         self.state = new
@@ -74,21 +75,15 @@ class LockStep:
 
     def step_refused(self, operation: Operation, refusal: Refused) -> None:
         """Ask the manager for what the spec refuses; the caller looks afterwards whether something changed."""
+        self.offered = None
         self.offered = ask(self.manager, operation)
         _same_answer(operation, refusal, self.offered)
         rules.check(rules.Step(self.state, operation, refusal, self.state))
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
-        shown = self.manager.observe()
-        right = observe(self.state)
-        if shown != right and shown is not None:
-            for field, rule in _JUDGED_BY.items():
-                theirs, ours = getattr(shown, field), getattr(right, field)
-                if theirs != ours:
-                    raise Broken(
-                        rule, f"{field.replace('_', ' ')}: {_only(theirs, ours)}, by the spec {_only(ours, theirs)}"
-                    )
+        if difference := call("observe", _difference, self.manager, observe(self.state)):
+            raise Broken(*difference)
 
     def key(self, *, pairs: bool) -> Hashable:
         """Return what makes this world one with others: the spec's state, or the manager's hidden state as well."""
@@ -102,10 +97,14 @@ class LockStep:
 
     def _compare_rows(self, operation: Execute) -> None:
         """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
-        rows = self.manager.rows_read(operation.launch)
+        rows = rows_of(self.manager, operation.launch)
+        if rows is None:
+            return
         launch = next(launch for launch in self.state.launches if launch.id == operation.launch)
-        for part, row in zip(launch.computations, rows or (), strict=rows is not None):
-            seen = tuple(int(block) for block in row[: len(part.row)])
+        if len(rows) != len(launch.computations):
+            raise Broken("R-LIFE-6", f"launch {launch.id} reads {len(rows)} rows, not {len(launch.computations)}")
+        for part, row in zip(launch.computations, rows, strict=True):
+            seen = row[: len(part.row)]
             if seen != part.row:
                 raise Broken(
                     "R-LIFE-6", f"launch {launch.id} reads the row {seen} of sequence {part.sequence}, not {part.row}"
@@ -113,17 +112,38 @@ class LockStep:
 
 
 def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outcome | Refused) -> None:
+    """Compare the spec's answer with the manager's: the reason of a refusal, or what was decided."""
     if isinstance(decided, Refused) or isinstance(offered, Refused):
-        reasons = [each.reason if isinstance(each, Refused) else None for each in (decided, offered)]
-        if reasons[0] != reasons[1]:
-            space = {Reason.NO_SPACE, Reason.TOO_LONG} & set(reasons)
-            words = [f"refused as {reason}" if reason else "done" for reason in reasons]
-            raise Broken(
-                "R-CAP-1" if space else "R-TXN-1", f"{describe(operation)} was {words[1]}, by the spec {words[0]}"
-            )
-    elif decided != offered:
-        rule = "R-COW-3" if decided.copies != offered.copies else "R-LIFE-7"
-        raise Broken(rule, f"{describe(operation)} gave {offered}, by the spec {decided}")
+        right, given = (each.reason if isinstance(each, Refused) else None for each in (decided, offered))
+        if right is not given:
+            words = [f"refused as {reason}" if reason else "done" for reason in (given, right)]
+            refusal = right if given is None else given
+            assert refusal is not None
+            raise Broken(rule_of(refusal), f"{describe(operation)} was {words[0]}, by the spec {words[1]}")
+        return
+    if isinstance(operation, Submit):  # an edge to what has left says nothing, and the spec has judged the others
+        offered = offered._replace(after=decided.after)
+    for field, rule in _DECIDED_BY.items():
+        if getattr(decided, field) != getattr(offered, field):
+            raise Broken(rule, f"{describe(operation)} gave {field} {getattr(offered, field)}, by the spec {decided}")
+
+
+# Which rule is broken where the two outcomes differ. What is a choice has been checked by then, and followed.
+_DECIDED_BY = {"copies": "R-COW-3", "launch": "R-LIFE-7", "blocks": "R-OWN-6", "freed": "R-OWN-6", "after": "R-LIFE-2"}
+
+
+def _difference(manager: Manager, right: Observation) -> tuple[str, str] | None:
+    """Return the rule that is broken where a manager shows another thing than the spec, and what differs."""
+    shown = manager.observe()
+    if shown is None or shown == right:
+        return None
+    if not isinstance(shown, Observation):
+        raise TypeError(f"{type(shown).__name__} is no Observation")
+    for field, rule in _JUDGED_BY.items():
+        theirs, ours = getattr(shown, field), getattr(right, field)
+        if theirs != ours:
+            return rule, f"{field.replace('_', ' ')}: {_only(theirs, ours)}, by the spec {_only(ours, theirs)}"
+    return None
 
 
 def _only(these: Any, those: Any) -> Any:

@@ -7,22 +7,37 @@ To put your own manager under test, subclass `Manager` and give `add`, `extend`,
 
 The class (or a function that returns an instance) is called as `YourManager(config)`, with a `Config` of `blocks`
 (usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the
-limit of launches in flight). Say `Refused(Reason.NO_SPACE)` and so on where an operation cannot be done; anything
-else that is raised is reported as a crash, with the operations that led to it.
+limit of launches in flight).
+
+A sequence's life: `add` gives room for its known tokens and `extend` for more of them; `launch` submits a step that
+writes the K and V of the next of these positions and reads all before them; the device executes it later; `retire`
+says that this is known. `fork` comes only where every position has been launched, `release` at any time. A copy that
+`extend` asks for is done at the head of the next launch of its sequence, not at once: its source must keep its
+contents until then. With one stream (`streams_offered = 1`), launches execute in the order of submission, so a manager
+that frees at once is right; with more, what orders two launches is their stream or `Outcome(after=...)`.
+
+What makes no sense is not asked of a black box: names that are not live or live already, counts of zero, more
+than is planned, too many launches in flight. What you must answer for is space: raise `Refused(Reason.NO_SPACE)` and
+change nothing. Anything else that is raised is reported as a crash, with the operations that led to it, and so are an
+answer of the wrong type and none within ten seconds.
 
 What is checked, of any manager, is contents: a virtual device executes the launches in every order that their streams
 and edges allow, as late as it likes before they retire, and every slot that a launch reads must hold the KV of the
-right prefix (R-DATA). It needs nothing but block tables and copies. A manager that also gives `observe` is compared
-with the spec, operation by operation.
+right prefix (R-DATA). It needs nothing but block tables and copies. Two more things show from outside: a refusal
+changes no block table (R-TXN-1), and when no sequence and no launch is left, one sequence as long as the whole pool
+finds room (R-OWN-4; it is added to a `clone`). A manager that also gives `observe` is compared with the spec,
+operation by operation, and then answers for every refusal, with the spec's reason.
 """
 
 import copy
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple, Self
 
 from .alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit, describe
+from .calls import call
 from .operations import Outcome, Rows
-from .refusals import Broken, Reason, Refused
+from .refusals import Reason, Refused
 from .state import Block, Config, Copy, LaunchId, Name
 
 
@@ -44,6 +59,7 @@ class Observation(NamedTuple):
     quarantined: frozenset[Block]
     copies: frozenset[Copy]  # planned
     in_flight: tuple[LaunchId, ...]
+    counters: tuple[int, int, int]  # free, held, quarantined: as counted while it runs, not by a walk
 
 
 class Naming(NamedTuple):
@@ -72,7 +88,9 @@ class Manager:
     def extend(self, rows: Rows) -> Outcome | Iterable[Copy] | None:
         """Make room for `count` more positions of each `(name, count)`, all or nothing.
 
-        Return the block copies that have to be done first: `Copy(sequence, source, target, extent)`, none by default.
+        Return the block copies to be done before these positions are written, at the head of the sequence's next
+        launch: `Copy(sequence, source, target, extent)`, of the first `extent` slots (a black box may copy whole
+        blocks). None: there are none.
         """
         raise NotImplementedError
 
@@ -108,7 +126,7 @@ class Manager:
     # ---- what the exhaustive driver and the lock-step can use
 
     def clone(self) -> Self:
-        """Return an independent copy."""
+        """Return an independent copy. The exhaustive driver takes one an operation: a faster one is worth its lines."""
         return copy.deepcopy(self)
 
     def observe(self) -> Observation | None:
@@ -116,7 +134,11 @@ class Manager:
         return None
 
     def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002
-        """Return all state on which future behaviour depends and which `observe` does not show, with new names."""
+        """Return all state on which future behaviour depends and which neither rows nor `observe` show, in new names.
+
+        The exhaustive driver takes states that differ in nothing else for one. What is left out here may hide a fault
+        from it, though not from the random driver.
+        """
         return None
 
     def free_order(self) -> Sequence[Block]:
@@ -134,18 +156,97 @@ class NotOffered(Refused):
 Factory = Callable[[Config], Manager]
 
 
+# ---- asking a manager -------------------------------------------------------------------------------------------
+# All of what follows answers in the spec's own types, or raises `Broken` by the name CRASH where the manager raised,
+# did not answer, or answered with something else. Integers of any library (numpy's, say) are taken for integers.
+
+
+def made(factory: Factory, config: Config) -> Manager:
+    """Make a manager."""
+    return call(lambda: f"a manager of {config}", _made, factory, config)
+
+
 def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
-    """Ask the manager; anything it raises but a refusal is a crash, and a crash breaks the rule that it hides."""
-    method: Callable[..., Any] = getattr(manager, _METHODS[type(operation)])
+    """Ask for an operation: what was decided, or why it was refused."""
+    method: Callable[..., object] = getattr(manager, _METHODS[type(operation)])
+    return call(lambda: describe(operation), _answered, method, operation)
+
+
+def table_of(manager: Manager, name: Name) -> tuple[Block, ...]:
+    """Return the block table of a live sequence."""
+    return call("block_table", _table, manager, name)
+
+
+def rows_of(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] | None:
+    """Return the rows that a launch reads as they are now; None where the device was given copies at the launch."""
+    return call("rows_read", _rows, manager, launch)
+
+
+def twin_of(manager: Manager) -> Manager:
+    """Return an independent copy."""
+    return call("clone", _twin, manager)
+
+
+def _made(factory: Factory, config: Config) -> Manager:
+    manager = factory(config)
+    if not isinstance(manager, Manager):
+        raise TypeError(f"{_short(manager)} is no pagedkv.spec.manager.Manager")
+    if type(manager.first_block) is not int or manager.first_block < 0:
+        raise TypeError(f"first_block is {_short(manager.first_block)}, not an integer of at least 0")
+    if type(manager.streams_offered) is not int or manager.streams_offered < 1:
+        raise TypeError(f"streams_offered is {_short(manager.streams_offered)}, not an integer of at least 1")
+    return manager
+
+
+def _answered(method: Callable[..., object], operation: Operation) -> Outcome | Refused:
     try:
         answer = method(*operation)
     except Refused as refusal:
+        refusal.reason = Reason(refusal.reason)
         return refusal
-    except Exception as error:
-        raise Broken("CRASH", f"{describe(operation)} raised {type(error).__name__}: {error}") from error
+    try:
+        return _outcome(answer)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the answer {_short(answer)} is no Outcome: {error}") from error
+
+
+def _outcome(answer: Any) -> Outcome:
     if answer is None:
         return Outcome()
-    return answer if isinstance(answer, Outcome) else Outcome(copies=tuple(Copy(*each) for each in answer))
+    if not isinstance(answer, Outcome):
+        return Outcome(copies=_copies(answer))
+    blocks, copies, launch, after, freed = answer
+    return Outcome(
+        _integers(blocks), _copies(copies), index(launch), frozenset(_integers(after)), frozenset(_integers(freed))
+    )
+
+
+def _copies(answer: Any) -> tuple[Copy, ...]:
+    return tuple([Copy(*_integers(each)) for each in answer])
+
+
+def _integers(answer: Any) -> tuple[int, ...]:
+    return tuple([index(each) for each in answer])
+
+
+def _table(manager: Manager, name: Name) -> tuple[Block, ...]:
+    return _integers(manager.block_table(name))
+
+
+def _rows(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] | None:
+    rows = manager.rows_read(launch)
+    return None if rows is None else tuple([_integers(row) for row in rows])
+
+
+def _twin(manager: Manager) -> Manager:
+    twin = manager.clone()
+    if not isinstance(twin, Manager):
+        raise TypeError(f"{_short(twin)} is no Manager")
+    return twin
+
+
+def _short(thing: object) -> str:
+    return repr(thing)[:60]
 
 
 _METHODS = {Add: "add", Extend: "extend", Fork: "fork", Submit: "launch", Retire: "retire", Release: "release"}

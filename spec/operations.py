@@ -2,8 +2,9 @@
 
 `add · extend · fork · launch · execute · retire · release`, each `(state, arguments, choice) -> (state, outcome)`. The
 guards stand first, in the order in which they are tested over the whole call; the first that does not hold is the
-`Refused` that is raised. Then comes the effect. A state is never changed in place, so a refusal changes nothing and an
-operation is atomic by construction (R-TXN-1).
+`Refused` that is raised. `NoSpace` alone is met on the way, when the supply of free blocks runs dry, so that need and
+allocation cannot disagree. Then comes the effect. A state is never changed in place, so a refusal changes nothing, and
+an operation is atomic by construction (R-TXN-1).
 
 Where more than one outcome is right (which free blocks, when a quarantined block becomes free), the spec takes the
 lowest ids and frees as early as safety allows. An implementation may choose otherwise: its outcome is given as
@@ -23,7 +24,6 @@ from .refusals import Broken, Reason, refuse_if
 from .state import (
     Block,
     Computation,
-    Content,
     Copy,
     Launch,
     LaunchId,
@@ -32,7 +32,6 @@ from .state import (
     State,
     before,
     holders,
-    planned_copies,
     touched,
 )
 
@@ -53,7 +52,10 @@ Result = tuple[State, Outcome]
 
 
 def add(state: State, name: Name, count: int, choice: Outcome | None = None) -> Result:
-    """Start a sequence of `count` known tokens: a row of ceil(count / B) blocks, nothing launched yet."""
+    """Start a sequence of `count` known tokens: a row of ceil(count / B) blocks, nothing launched yet.
+
+    Refused: Duplicate, Empty, TooLong, NoSpace.
+    """
     refuse_if(name in state.sequences, Reason.DUPLICATE)
     refuse_if(count < 1, Reason.EMPTY)
     refuse_if(blocks_needed(count, state.config.block_size) > state.config.blocks, Reason.TOO_LONG)
@@ -69,8 +71,10 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
 
     A row is extended in the state that the rows before it have left. So of two siblings that share a tail block the
     first copies it, and the last holder left writes in place.
+
+    Refused: Duplicate, Unknown, BadCount, TooLong, NoSpace.
     """
-    _known_batch(state, rows)
+    guard_batch(state.sequences, rows)
     refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
     lengths = [state.sequences[name].allocated + count for name, count in rows]
     refuse_if(
@@ -89,7 +93,10 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
 
 
 def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001
-    """Start a sequence as its parent is now: same text, same row, one more edge to each distinct block."""
+    """Start a sequence as its parent is now: same text, same row, one more edge to each distinct block.
+
+    Refused: Unknown, Duplicate, Busy (planned positions: `copy` is None in what follows).
+    """
     refuse_if(parent not in state.sequences, Reason.UNKNOWN)
     refuse_if(child in state.sequences, Reason.DUPLICATE)
     refuse_if(state.sequences[parent].planned > 0, Reason.BUSY)
@@ -101,8 +108,10 @@ def launch(state: State, rows: Rows, stream: int = 0, choice: Outcome | None = N
     """Submit a step: planned copies first, then write `count` planned positions of each row, reading all before them.
 
     It must be ordered after every launch in flight with which it conflicts: by its stream or by an edge (R-LIFE-2).
+
+    Refused: Duplicate, Unknown, BadCount, Busy (too many in flight).
     """
-    _known_batch(state, rows)
+    guard_batch(state.sequences, rows)
     refuse_if(any(not 1 <= count <= state.sequences[name].planned for name, count in rows), Reason.BAD_COUNT)
     refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
 
@@ -142,10 +151,13 @@ def ready(state: State, launch: Launch) -> bool:
 def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> Result:  # noqa: ARG001
     """Let the device do a launch: copies, then writes. What it then reads is judged by R-DATA.
 
-    The device's own move, at any time that its order allows: the caller asks for launches that are `ready` alone.
+    The device's own move, at any time that its order allows: the caller asks for launches that are `ready` alone
+    (`moves.possible`). The copies of a launch are done at once: each reads what was there before any of them.
     """
     memory = dict(state.memory)
-    done = next(launch for launch in state.launches if launch.id == launch_id)
+    done = next((launch for launch in state.launches if launch.id == launch_id), None)
+    if done is None:
+        raise ValueError(f"launch {launch_id} is not in flight")
     held = {
         copy.target: memory[copy.source][: copy.extent] + memory[copy.target][copy.extent :] for copy in done.copies
     }
@@ -166,7 +178,10 @@ def retire(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> 
     """Learn that a launch has been executed: it leaves, and with it all that happens before it.
 
     A completion may be delivered late, and more than once: a launch that has left already changes nothing (R-LIFE-4).
-    The device tells of what it has done alone: the caller retires launches that are executed, or have left.
+    The device tells of what it has done alone: the caller retires launches that are executed, or have left
+    (`moves.possible`).
+
+    Refused: UnknownLaunch.
     """
     refuse_if(not 1 <= launch_id <= state.issued, Reason.UNKNOWN_LAUNCH)
     done = next((launch for launch in state.launches if launch.id == launch_id), None)
@@ -184,6 +199,8 @@ def release(state: State, name: Name, choice: Outcome | None = None) -> Result:
 
     What was submitted goes on. A block that nobody else holds waits in quarantine; one that no launch has ever touched
     is free at once.
+
+    Refused: Unknown.
     """
     refuse_if(name not in state.sequences, Reason.UNKNOWN)
     leaving = state.sequences[name]
@@ -201,10 +218,10 @@ def release(state: State, name: Name, choice: Outcome | None = None) -> Result:
 # ---- what the operations share ----------------------------------------------------------------------------------
 
 
-def _known_batch(state: State, rows: Rows) -> None:
+def guard_batch(sequences: Mapping[Name, Sequence], rows: Rows) -> None:
     """Guard a batch: each sequence once, and each of them live."""
     refuse_if(len({name for name, _ in rows}) < len(rows), Reason.DUPLICATE)
-    refuse_if(any(name not in state.sequences for name, _ in rows), Reason.UNKNOWN)
+    refuse_if(any(name not in sequences for name, _ in rows), Reason.UNKNOWN)
 
 
 class _Supply:
@@ -291,7 +308,11 @@ def _writes(state: State, rows: Rows, copies: tuple[Copy, ...]) -> Mapping[Block
 
 
 def conflict(older: Launch, newer: Launch) -> bool:
-    """Whether two launches touch a common slot, one of them writing."""
+    """Whether two launches touch a common slot, one of them writing.
+
+    Where blocks wait for their fences and shared ones are copied, only the middle line ever holds: a newer launch reads
+    what an older one writes. The others are here for what the rule says.
+    """
     return (
         any(block in older.reads and low < older.reads[block] for block, (low, _) in newer.writes.items())
         or any(block in newer.reads and low < newer.reads[block] for block, (low, _) in older.writes.items())
@@ -338,21 +359,16 @@ def _discharge(state: State, choice: Outcome | None) -> Result:
     return state._replace(free=state.free | freed, quarantine=quarantine), Outcome(freed=freed)
 
 
-def copies_reading(state: State, block: Block) -> list[Copy]:
-    """Return the planned copies that will read a block: readers, not holders (R-COW-2)."""
-    return [copy for copy in planned_copies(state) if copy.source == block]
-
-
 __all__ = [
-    "Content",
     "Outcome",
+    "Result",
     "Rows",
     "add",
     "conflict",
-    "copies_reading",
     "execute",
     "extend",
     "fork",
+    "guard_batch",
     "launch",
     "ready",
     "release",

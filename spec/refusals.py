@@ -27,9 +27,15 @@ class Refused(Exception):  # noqa: N818  (a refusal is an answer, not an error)
     def __init__(self, reason: Reason, what: str = "") -> None:
         super().__init__(f"{reason}: {what}" if what else str(reason))
         self.reason = reason
+        self.what = what
 
-    def __reduce__(self) -> tuple[type["Refused"], tuple[Reason]]:
-        return Refused, (self.reason,)
+    def __reduce__(self) -> tuple[type["Refused"], tuple[Reason, str]]:
+        return Refused, (self.reason, self.what)
+
+
+def rule_of(reason: Reason) -> str:
+    """Return the rule that a wrong answer breaks: R-CAP-1 where it is about space, else R-TXN-1."""
+    return "R-CAP-1" if reason in (Reason.NO_SPACE, Reason.TOO_LONG) else "R-TXN-1"
 
 
 def refuse_if(condition: bool, reason: Reason) -> None:  # noqa: FBT001  (reads as the sentence it is)

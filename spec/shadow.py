@@ -16,9 +16,8 @@ serves both.
 from collections.abc import Iterable, Sequence
 
 from .arithmetic import blocks_needed
-from .manager import Manager
 from .operations import Rows
-from .refusals import Broken, Reason, Refused
+from .refusals import Broken
 from .state import (
     Block,
     Computation,
@@ -62,10 +61,11 @@ class Shadow:
             old = self.state.sequences[name]
             new = tuple((old.epoch, position) for position in range(old.allocated, old.allocated + count))
             self._put(name, old._replace(text=old.text + new))
+        batch = {name for name, _ in rows}
         for copy in copies:
             inside = copy.source in self.usable and copy.target in self.usable
-            if not inside or not 0 <= copy.extent <= self.config.block_size:
-                raise Broken("R-COW-3", f"{copy} is not inside usable blocks")
+            if copy.sequence not in batch or not inside or not 0 <= copy.extent <= self.config.block_size:
+                raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no sequence of the batch")
             self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
 
     def fork(self, parent: Name, child: Name) -> None:
@@ -74,6 +74,8 @@ class Shadow:
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
+        if any(not 1 <= edge <= self.state.issued for edge in after):
+            raise Broken("R-LIFE-2", f"an edge to a launch that was never issued: {sorted(after)}")
         parts: list[Computation] = []
         copies: list[Copy] = []
         for name, count in rows:
@@ -110,9 +112,9 @@ class Shadow:
         memory = dict(self.state.memory)
         size = self.config.block_size
         empty: tuple[Content | None, ...] = (None,) * size
-        for copy in launch.copies:
+        for copy in launch.copies:  # all at once: each reads what was there before any of them
             held = memory.get(copy.target, empty)
-            memory[copy.target] = memory.get(copy.source, empty)[: copy.extent] + held[copy.extent :]
+            memory[copy.target] = self.state.memory.get(copy.source, empty)[: copy.extent] + held[copy.extent :]
         seen = [self._visible(part, row) for part, row in zip(launch.computations, rows, strict=True)]
         for part, row in zip(launch.computations, seen, strict=True):
             for position in range(part.start, part.stop):
@@ -167,17 +169,3 @@ def _difference(
         f"position {index * size + offset} of sequence {part.sequence} (epoch {wanted[offset][0]}) "
         f"is read from block {block} slot {offset}, which holds {what}"
     )
-
-
-def refuse_if_unknown(shadow: Shadow, rows: Rows) -> None:
-    """Guard a batch by what the device can know: each sequence live and named once, counts within what is planned."""
-    names = [name for name, _ in rows]
-    if len(set(names)) < len(names):
-        raise Refused(Reason.DUPLICATE)
-    if any(name not in shadow.state.sequences for name in names):
-        raise Refused(Reason.UNKNOWN)
-
-
-def rows_at_launch(manager: Manager, rows: Rows) -> list[tuple[Block, ...]]:
-    """Return copies of the block tables of a batch: what a manager without live rows gives its device."""
-    return [tuple(int(block) for block in manager.block_table(name)) for name, _ in rows]

@@ -8,21 +8,20 @@ frontier, each keeps its part.
 
 import hashlib
 import marshal
-import multiprocessing
 from collections import Counter
-from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .alphabet import KINDS, Operation
 from .manager import Factory
 from .moves import Scope, all_moves
+from .processes import Processes
 from .refusals import Broken, Refused
 from .world import World, world
 
 Digest = bytes
 Candidate = tuple[Digest, int, Operation]  # key of a state, index of the state before, the operation between
-Found = tuple[int, Operation, Broken]  # index of a state, the operation that broke a rule there
+Found = tuple[int, tuple[Operation, ...], Broken]  # index of a state, the operations that broke a rule there
 
 ENOUGH = 100  # states a process, before the frontier is shared out
 
@@ -67,7 +66,7 @@ class Shard:
                 try:
                     self._follow(index, here, operation)
                 except Broken as broken:
-                    return [], (index, operation, broken)
+                    return [], (index, (operation,), broken)
             if fault := self._try_refusals(here, refused):
                 return [], (index, *fault)
         return [(digest, index, operation) for digest, index, operation, _ in self.candidates], None
@@ -97,27 +96,42 @@ class Shard:
             self.seen.add(digest)
             self.candidates.append((digest, index, operation, there))
 
-    def _try_refusals(self, here: World, refusals: list[tuple[Operation, Refused]]) -> tuple[Operation, Broken] | None:
+    def edges_tried(self) -> int:
+        """Return how many operations were tried."""
+        return self.edges
+
+    def statistics(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+        """Return what fired and what was refused."""
+        return self.fired, self.refused
+
+    def _try_refusals(
+        self, here: World, refusals: list[tuple[Operation, Refused]]
+    ) -> tuple[tuple[Operation, ...], Broken] | None:
         """Try what is to be refused, all on one clone, and look once: a refusal changes nothing."""
-        there = here.clone()
+        tried: list[Operation] = []
         try:
+            there = here.clone()
             for operation, refusal in refusals:
+                tried.append(operation)
                 there.step_refused(operation, refusal)
                 self.refused[KINDS[type(operation)], str(refusal.reason)] += 1
             there.look()
-        except Broken:
-            for operation, _ in refusals:  # one at a time, to know which
+        except Broken as broken:
+            for operation in tried:  # one at a time, to know which
                 try:
                     here.clone().step(operation)
-                except Broken as broken:
-                    return operation, broken
-            raise
+                except Broken as alone:
+                    return (operation,), alone
+            return tuple(tried), broken  # it takes several
         return None
 
     def _digest(self, there: World) -> Digest:
-        key = there.key(pairs=self.settings.pairs)
-        text: Any = key  # nested tuples of integers, which marshal writes the same each time
-        return hashlib.blake2b(marshal.dumps(text, 2), digest_size=16).digest()
+        key: Any = there.key(pairs=self.settings.pairs)
+        try:
+            text = marshal.dumps(key, 2)  # nested tuples of integers are written the same each time
+        except ValueError as error:
+            raise Broken("CRASH", f"fingerprint: {error}; give nested tuples of integers") from error
+        return hashlib.blake2b(text, digest_size=16).digest()
 
 
 class Local:
@@ -144,52 +158,42 @@ class Local:
 
     def statistics(self) -> tuple[Counter[str], Counter[tuple[str, str]]]:
         """Return what fired and what was refused."""
-        return self.shard.fired, self.shard.refused
+        return self.shard.statistics()
 
     def close(self) -> None:
         """Nothing to end."""
 
 
 class Pool:
-    """A shard a process; requests go over pipes as (method, argument)."""
+    """A shard a process."""
 
     def __init__(self, settings: Settings, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.pipes: list[Connection] = []
-        self.processes = []
+        self.processes = Processes(workers, Shard, settings)
         self.shared_out = False
         self._edges = 0
-        for _ in range(workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, settings), daemon=True)
-            process.start()
-            theirs.close()
-            self.pipes.append(ours)
-            self.processes.append(process)
 
     def start(self) -> Digest:
         """Start every process on the initial world."""
-        return self._ask("start")[0]  # type: ignore[no-any-return]
+        return self.processes.ask_all("start")[0]  # type: ignore[no-any-return]
 
     def expand(self) -> Sequence[tuple[list[Candidate], Found | None]]:
         """Expand a level everywhere; before the frontier is shared out, one answer stands for all."""
-        answers = self._ask("expand")
-        heard = answers if self.shared_out else answers[:1]
-        self._edges = sum(edges for _, edges in heard)
-        return [answer for answer, _ in heard]
+        answers = self._heard("expand")
+        self._edges = sum(self._heard("edges_tried"))
+        return answers
 
     def adopt(self, numbers: list[list[int]]) -> None:
         """Tell each process which of its candidates are its next frontier."""
-        workers = len(self.pipes)
+        workers = len(self.processes)
         if self.shared_out:
-            self._ask("adopt", numbers)
+            self.processes.ask_all("adopt", numbers)
         elif sum(map(bool, numbers[0])) < ENOUGH * workers:
-            self._ask("adopt", numbers * workers)
+            self.processes.ask_all("adopt", numbers * workers)
         else:
             self.shared_out = True
             parts = [[n if at % workers == part else 0 for at, n in enumerate(numbers[0])] for part in range(workers)]
-            self._ask("adopt", parts)
-            self._ask("forget", [part > 0 for part in range(workers)])
+            self.processes.ask_all("adopt", parts)
+            self.processes.ask_all("forget", [part > 0 for part in range(workers)])
 
     def edges(self) -> int:
         """Return how many operations were tried."""
@@ -199,45 +203,15 @@ class Pool:
         """Return what fired and what was refused."""
         fired: Counter[str] = Counter()
         refused: Counter[tuple[str, str]] = Counter()
-        for some, others in self._ask("statistics")[: None if self.shared_out else 1]:
+        for some, others in self._heard("statistics"):
             fired += some
             refused += others
         return fired, refused
 
     def close(self) -> None:
         """End the processes."""
-        for pipe, process in zip(self.pipes, self.processes, strict=True):
-            pipe.close()
-            process.terminate()
-            process.join()
+        self.processes.close()
 
-    def _ask(self, what: str, arguments: Sequence[Any] | None = None) -> list[Any]:
-        for number, pipe in enumerate(self.pipes):
-            pipe.send((what, (arguments[number],) if arguments else ()))
-        answers = [pipe.recv() for pipe in self.pipes]
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return answers
-
-
-def _serve(pipe: Connection, settings: Settings) -> None:
-    """Answer requests until the other end closes."""
-    shard = Shard(settings)
-    methods: dict[str, Callable[..., Any]] = {
-        "start": shard.start,
-        "expand": lambda: (shard.expand(), shard.edges),
-        "adopt": shard.adopt,
-        "forget": shard.forget,
-        "statistics": lambda: (shard.fired, shard.refused),
-    }
-    try:
-        while True:
-            what, arguments = pipe.recv()
-            try:
-                answer: Any = methods[what](*arguments)
-            except Exception as error:  # noqa: BLE001  (it is raised again where it can be reported)
-                answer = error
-            pipe.send(answer)
-    except (EOFError, KeyboardInterrupt):
-        return
+    def _heard(self, what: str) -> list[Any]:
+        answers = self.processes.ask_all(what)
+        return answers if self.shared_out else answers[:1]

@@ -15,13 +15,12 @@ Two things here no real manager has. They are *ghost state*, there to say what i
 
 Nothing that can be derived is stored: who holds a block, whether it is shared, what is written, are functions at the
 end of this file. The free set and the quarantine are stored, so that "every block is in exactly one state" (R-OWN-1)
-is a rule that could break.
+is a rule that could break; a launch keeps what it reads and writes, which follow from its copies and rows, since a
+launch is compared with every other in flight (R-LIFE-2 works both out again).
 """
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
-
-from .arithmetic import blocks_needed
 
 Block = int  # a physical block: 1..N; block 0 is the null block, owned by nobody
 Name = int  # the caller's name of a sequence
@@ -126,7 +125,10 @@ def planned_copies(state: State) -> Iterator[Copy]:
 
 
 def touched(state: State) -> set[Block]:
-    """Return the blocks that device work may still read or write: of launches in flight and of planned copies."""
+    """Return the blocks that device work may still read or write: of launches in flight, and sources of planned copies.
+
+    A planned copy's target is held by its sequence.
+    """
     blocks = {copy.source for copy in planned_copies(state)}
     for launch in state.launches:
         blocks.update(launch.reads, launch.writes)
@@ -157,8 +159,3 @@ def written(state: State, sequence: Sequence) -> int:
         if part.start < sequence.launched and part.text[part.start] == sequence.text[part.start]
     ]
     return min(starts, default=sequence.launched)
-
-
-def row_length(sequence: Sequence, config: Config) -> int:
-    """Return how many blocks the sequence's row must have."""
-    return blocks_needed(sequence.allocated, config.block_size)

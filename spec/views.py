@@ -18,9 +18,10 @@ def observe(state: State) -> Observation:
     }
     return Observation(
         sequences,
-        dict(Counter(block for sequence in state.sequences.values() for block in sequence.row)),
+        dict(Counter(block for sequence in state.sequences.values() for block in set(sequence.row))),
         state.free,
         frozenset(state.quarantine),
         frozenset(planned_copies(state)),
         tuple(launch.id for launch in state.launches),
+        (len(state.free), state.config.blocks - len(state.free) - len(state.quarantine), len(state.quarantine)),
     )

@@ -9,13 +9,13 @@ that does not hold.
 
 from .black_box import BlackBox
 from .lock_step import LockStep
-from .manager import Factory
+from .manager import Factory, made
 from .state import Config
 
 World = LockStep | BlackBox
 
 
 def world(config: Config, factory: Factory, *, lock_step: bool) -> World:
-    """Return a new manager with its judge."""
-    manager = factory(config)
+    """Return a new manager with its judge. Errors: `Broken`, CRASH, where it can't be made."""
+    manager = made(factory, config)
     return LockStep(config, manager) if lock_step else BlackBox(config, manager)

@@ -1,12 +1,13 @@
 """A manager in front of another that lets the auditor judge everything that happens, beside the spec.
 
 To the drivers it is the manager that it wraps. With each operation it asks the auditor three things and raises
-`Broken("AUDIT", ...)` where the answer is not the spec's: whether what was done is accepted; whether what was refused would
-have been rejected; and, with `wrong_choices`, of every choice a little beside the right one (another block, an edge less,
-a copy with another extent, a block freed early or late) whether it is accepted exactly if `apply` accepts it. Afterwards all that the
-auditor keeps is compared with what the spec's state says.
+`Broken("AUDIT", ...)` where the answer is not the spec's: whether what was done is accepted; whether what was refused
+would have been rejected; and, of every choice a little beside the right one (another block, an edge less, a copy with
+another extent, a block freed early or late), whether it is accepted exactly if `apply` accepts it. Afterwards all that
+the auditor keeps is compared with what the spec's state says.
 
-The state here lacks executions, which no manager is told of and no journal has: no operation of the host depends on them.
+The state here lacks executions, which no manager is told of and no journal has: no operation of the host depends on
+them.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -27,7 +28,6 @@ class Audited(Manager):
     """A manager, the spec's state beside it, and the auditor under test."""
 
     inner: Callable[[Config], Manager] = Reference
-    wrong_choices = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -91,9 +91,8 @@ class Audited(Manager):
         if isinstance(offered, Refused):
             judge_refused(self.state, self.auditor, operation)
             raise offered
-        if self.wrong_choices:
-            for wrong in beside(self.state, operation, offered):
-                judge(self.state, self.auditor.clone(), operation, wrong)
+        for wrong in beside(self.state, operation, offered):
+            judge(self.state, self.auditor.clone(), operation, wrong)
         after = judge(self.state, self.auditor, operation, offered)
         if after is None:
             raise Broken("AUDIT", f"{describe(operation)} with {offered} is accepted by nobody")

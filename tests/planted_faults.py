@@ -56,8 +56,8 @@ class OneFence(Faulty):
         __slots__ = ()
 
         def _free_or_wait(self, ids: Any) -> Any:
-            fences = self.fences[:, ids]
-            self.fences[:, ids] = np.where(fences == fences.max(axis=0, initial=0), fences, 0)
+            fences = self.fences.newest[:, ids]
+            self.fences.newest[:, ids] = np.where(fences == fences.max(axis=0, initial=0), fences, 0)
             return super()._free_or_wait(ids)
 
 

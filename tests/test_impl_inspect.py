@@ -1,5 +1,6 @@
 """Looking in: who holds a block, what `check` finds when something is written over, the state as one value."""
 
+import operator
 from collections.abc import Callable
 
 import pytest
@@ -71,7 +72,7 @@ def write_over(name: str, place: object, value: object, *, of: str = "_tables") 
     """Return a corruption: write a value into one of the arrays."""
 
     def corrupt(cache: BlockCache) -> None:
-        getattr(getattr(cache, of), name)[place] = value
+        operator.attrgetter(f"{of}.{name}")(cache)[place] = value
 
     return corrupt
 
@@ -109,8 +110,8 @@ CORRUPTIONS = [
     (write_over("co_holders", 8, 1, of="_pool"), "R-OWN-1: a block on the free stack is shared"),
     (write_over("co_holders", 0, -1, of="_pool"), "R-OWN-1: the null block"),
     (write_over("co_holders", 2, 1, of="_pool"), "R-OWN-2"),
-    (write_over("fences", (0, 8), 1, of="_pool"), "R-LIFE-1: a block on the free stack is fenced"),
-    (write_over("fences", (1, 4), 0, of="_pool"), "R-LIFE-4: block 4 waits for 2, not None"),
+    (write_over("newest", (0, 8), 1, of="_pool.fences"), "R-LIFE-1: a block on the free stack is fenced"),
+    (write_over("newest", (1, 4), 0, of="_pool.fences"), "R-LIFE-4: block 4 waits for 2, not None"),
     (forget_waiting, "R-LIFE-4: what is quarantined and what waits"),
     (forget_copy, "R-LIFE-8: the planned copies and the count of their readers differ"),
     (forget_row, "R-LIFE-6: a row is lost"),

@@ -199,6 +199,7 @@ def test_launch_numbers_beyond_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fences and times are kept in 32 bits, relative to a base: what happens must not depend on when it moves."""
     outcomes = []
     for largest in (2**31 - 1, 9):
+        monkeypatch.setattr("pagedkv.impl.fences.LARGEST_INT32", largest)
         monkeypatch.setattr("pagedkv.impl.block_pool.LARGEST_INT32", largest)
         cache = added(2, streams=2)
         outcome: list[object] = []

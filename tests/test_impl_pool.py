@@ -16,7 +16,8 @@ from pagedkv.impl.refusals import Refused
 def test_metadata_is_16_bytes_a_block_and_4_a_stream(streams: int) -> None:
     blocks = 10_000
     pool = BlockPool(blocks, LaunchLog(streams, 8))
-    sizes = [getattr(pool, name).nbytes for name in BlockPool.__slots__ if isinstance(getattr(pool, name), np.ndarray)]
+    fields = [getattr(part, name) for part in (pool, pool.fences) for name in type(part).__slots__]
+    sizes = [field.nbytes for field in fields if isinstance(field, np.ndarray)]
     assert len(sizes) == 4
     assert sum(sizes) <= (16 + 4 * streams) * (blocks + 1)
 

@@ -1,0 +1,49 @@
+"""Operations and what came of them, in words.
+
+The same words stand in the tables of counterexamples and in pictures. A table has room for all of them; below a column
+of a picture long batches and long lists of blocks are cut, and say how many more there are.
+"""
+
+from collections.abc import Collection, Iterable
+
+from pagedkv.spec.alphabet import Extend, Operation, Release, Retire, Submit, describe
+from pagedkv.spec.operations import Outcome
+from pagedkv.spec.refusals import Refused
+
+
+def outcome_in_words(operation: Operation, offered: Outcome | Refused | None, most: int | None = None) -> str:
+    """Return what came of an operation; lists are cut after `most`."""
+    match offered:
+        case None:
+            return "-"
+        case Refused() as refusal:
+            return f"refused: {refusal.reason}"
+        case outcome:
+            return ", ".join(_decisions(operation, outcome, most)) or "done"
+
+
+def _decisions(operation: Operation, outcome: Outcome, most: int | None) -> Iterable[str]:
+    if outcome.blocks:
+        yield f"took {_list(outcome.blocks, most)}"
+    for copy in outcome.copies[:most]:
+        yield f"copies {copy.extent} of block {copy.source} to {copy.target} for {copy.sequence}"
+    if outcome.launch:
+        after = f" after {_list(sorted(outcome.after), most)}" if outcome.after else ""
+        yield f"#{outcome.launch}{after}"
+    if outcome.freed or isinstance(operation, Release | Retire):
+        yield f"freed {_list(sorted(outcome.freed), most) or 'nothing'}"
+
+
+def step_in_words(operation: Operation, offered: Outcome | Refused | None, most: int) -> str:
+    """Return an operation and what came of it in one line; batches and lists are cut after `most`."""
+    more = ""
+    if isinstance(operation, Extend | Submit) and len(operation.rows) > most:
+        more = f" and {len(operation.rows) - most:,} more"
+        operation = operation._replace(rows=operation.rows[:most])
+    outcome = outcome_in_words(operation, offered, most)
+    return f"{describe(operation)}{more}" + (f": {outcome}" if outcome not in {"-", "done"} else "")
+
+
+def _list(numbers: Collection[int], most: int | None) -> str:
+    shown = " ".join(str(number) for number in list(numbers)[:most])
+    return f"{shown} and {len(numbers) - most:,} more" if most is not None and len(numbers) > most else shown

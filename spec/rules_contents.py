@@ -1,0 +1,117 @@
+"""Rules of contents and ownership: what a launch reads, who holds a block, and that nothing happens by halves.
+
+R-DATA stands above all others: whatever the bookkeeping says, what is read must be right. The ownership rules are why
+it is: a block has one owner or is shared knowingly, and no edge is lost or dropped twice.
+"""
+
+from collections import Counter
+
+from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .operations import Outcome
+from .refusals import Refused
+from .rule_book import Edge, Lines, Step, rule
+from .state import Name
+
+
+@rule("R-DATA", Execute)
+def data(step: Step) -> Lines:
+    """When a launch executes, every slot that it reads holds the KV of exactly the prefix that should be there."""
+    size = step.new.config.block_size
+    for launch in step.new.launches:
+        if isinstance(step.operation, Execute) and launch.id == step.operation.launch:
+            for part in launch.computations:
+                for index, block in enumerate(part.row):
+                    wanted = part.text[index * size : (index + 1) * size]
+                    found = step.new.memory[block][: len(wanted)]
+                    if found != wanted:
+                        yield f"sequence {part.sequence} reads {found} in block {block}, not {wanted}"
+
+
+@rule("R-OWN-1")
+def one_state(step: Step) -> Lines:
+    """Every block is in exactly one state: free, held, quarantined, or reserved (the null block)."""
+    state = step.new
+    count = Counter([*state.free, *{block for _, block in step.new_edges}, *state.quarantine])
+    if count != dict.fromkeys(range(1, state.config.blocks + 1), 1):
+        for block in sorted({*range(1, state.config.blocks + 1), *count}):
+            if count[block] != (1 <= block <= state.config.blocks):
+                yield f"block {block} is in {count[block]} states"
+
+
+@rule("R-OWN-2")
+def one_edge(step: Step) -> Lines:
+    """The references of a block are its holders, one a sequence; no row names a block twice."""
+    for name, sequence in step.new.sequences.items():
+        if len(set(sequence.row)) != len(sequence.row):
+            yield f"the row of sequence {name} names a block twice: {sequence.row}"
+
+
+@rule("R-OWN-3")
+def dropped_once(step: Step) -> Lines:
+    """Each edge is dropped exactly once: by the release of its sequence, or by the copy that takes its place."""
+    dropped = step.old_edges - step.new_edges
+    expected: set[Edge] = set()
+    if isinstance(step.operation, Release):
+        expected = {edge for edge in step.old_edges if edge[0] == step.operation.name}
+    if isinstance(step.operation, Extend) and isinstance(step.decided, Outcome):
+        expected = {(copy.sequence, copy.source) for copy in step.decided.copies}
+    if dropped != expected:
+        yield f"edges dropped {sorted(dropped)}, to be dropped {sorted(expected)}"
+
+
+@rule("R-OWN-4")
+def every_exit(step: Step) -> Lines:
+    """Every exit drops all edges: with no sequence and nothing in flight, every block is free."""
+    state = step.new
+    if not state.sequences and not state.launches and len(state.free) != state.config.blocks:
+        yield f"all is over and {state.config.blocks - len(state.free)} blocks are not free"
+
+
+@rule("R-OWN-5")
+def counters(step: Step) -> Lines:
+    """Counters equal a walk over unique ids: free + held + quarantined = N."""
+    state = step.new
+    held = len({block for _, block in step.new_edges})
+    if len(state.free) + held + len(state.quarantine) != state.config.blocks:
+        yield f"{len(state.free)} free + {held} held + {len(state.quarantine)} quarantined is not {state.config.blocks}"
+
+
+@rule("R-OWN-6", Release, Retire)
+def recorded_ids(step: Step) -> Lines:
+    """What is released is the id recorded when it was acquired: blocks become free out of a row or the quarantine."""
+    mine = set(step.old.sequences[step.operation.name].row) if isinstance(step.operation, Release) else set()
+    strangers = (step.new.free - step.old.free) - mine - step.old.quarantine.keys()
+    if strangers:
+        yield f"blocks {sorted(strangers)} became free out of nowhere"
+
+
+@rule("R-TXN-1")
+def atomic(step: Step) -> Lines:
+    """An operation is atomic: refused, it changes nothing; done, it is done in full, and to what it names alone."""
+    if isinstance(step.decided, Refused):
+        if step.new != step.old:
+            yield f"{step.operation} was refused and the state changed"
+        return
+    old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
+    for name in old.keys() | new.keys():
+        changed = old.get(name) is not new.get(name) and old.get(name) != new.get(name)
+        if changed != (name in counts):
+            yield f"{step.operation} {'changed' if changed else 'left as it was'} sequence {name}"
+    for name, count in counts.items():
+        if isinstance(step.operation, Extend) and new[name].allocated != old[name].allocated + count:
+            yield f"sequence {name} was not extended by {count}"
+        if isinstance(step.operation, Submit) and new[name].launched != old[name].launched + count:
+            yield f"sequence {name} was not launched by {count}"
+    if not isinstance(step.operation, Execute) and step.new.memory is not step.old.memory:
+        yield f"{step.operation} changed what slots hold, which is the device's to do"
+
+
+def _named(operation: Operation) -> dict[Name, int]:
+    """Return the sequences that an operation names as those it is done to, with the counts of a batch."""
+    match operation:
+        case Add(name) | Release(name) | Fork(_, name):
+            return {name: 0}
+        case Extend(rows) | Submit(rows):
+            return dict(rows)
+        case _:
+            return {}

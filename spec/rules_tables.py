@@ -1,0 +1,133 @@
+"""Rules of writing, room and tables: who may write a block, how many blocks there must be, what a kernel is shown.
+
+Copy-on-write keeps a shared block as its holders know it; the capacity rules say that need is counted by one
+convention; the table rules that a kernel finds exactly the blocks of its positions.
+"""
+
+from collections import Counter
+
+from .alphabet import Add, Extend, Fork, Retire, Submit
+from .arithmetic import blocks_needed, locate
+from .operations import Outcome
+from .refusals import Reason, Refused
+from .rule_book import Edge, Lines, Step, rule
+from .state import NULL, Block, Copy, Sequence, State, planned_copies, written
+
+
+@rule("R-COW-1", Extend, Fork, Submit)
+def sole_writer(step: Step) -> Lines:
+    """A slot is written by the sole holder of its block: nobody else holds what is planned or launched for writing."""
+    count = Counter(block for _, block in step.new_edges)
+    for name, sequence in step.new.sequences.items():
+        for block in _planned_blocks(sequence, step.new.config.block_size):
+            if count[block] > 1:
+                yield f"sequence {name} will write block {block}, which {count[block]} sequences hold"
+    if isinstance(step.operation, Submit):
+        for block in step.new.launches[-1].writes:
+            if count[block] != 1:
+                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count[block]} sequences hold"
+
+
+def _planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
+    return sequence.row[sequence.launched // size :] if sequence.planned else ()
+
+
+@rule("R-COW-2", Fork, Extend)
+def copied_by_the_first_writer(step: Step) -> Lines:
+    """A fork adds one edge per distinct block; the first writer of a shared tail copies, the last holder does not."""
+    if isinstance(step.operation, Fork):
+        expected = {(step.operation.child, block) for block in step.old.sequences[step.operation.parent].row}
+        if step.new_edges - step.old_edges != expected:
+            yield f"the fork added the edges {sorted(step.new_edges - step.old_edges)}"
+    if isinstance(step.operation, Extend) and isinstance(step.decided, Outcome):
+        held = {block for _, block in step.new_edges}
+        for copy in step.decided.copies:
+            if copy.source not in held:
+                yield f"{copy} was made though its sequence was the last holder"
+
+
+@rule("R-COW-3", Submit, Extend)
+def exact_copies(step: Step) -> Lines:
+    """A copy comes before every write to what it reads or fills; copies have distinct targets and exact extents."""
+    size = step.new.config.block_size
+    for launch in step.new.launches:
+        targets = [copy.target for copy in launch.copies]
+        if len(set(targets)) < len(targets) or {copy.source for copy in launch.copies} & set(targets):
+            yield f"the copies of launch {launch.id} overlap: {launch.copies}"
+        starts = {part.sequence: part.start for part in launch.computations}
+        for copy in launch.copies:
+            if starts[copy.sequence] % size != copy.extent:
+                yield f"{copy} does not end where its sequence writes on, at position {starts[copy.sequence]}"
+            if launch.writes.get(copy.source, (copy.extent, 0))[0] < copy.extent:
+                yield f"{copy} reads what its own launch writes"
+    for name, sequence in step.new.sequences.items():
+        if sequence.copy:
+            index, extent = locate(sequence.launched, size)
+            expected = Copy(name, sequence.copy.source, sequence.row[index], extent)
+            if sequence.copy != expected:
+                yield f"sequence {name} plans {sequence.copy}, not {expected}"
+            if any(expected.target in (*launch.reads, *launch.writes) for launch in step.new.launches):
+                yield f"{expected} fills a block that a launch in flight touches"
+
+
+@rule("R-CAP-1", Add, Extend)
+def need_is_what_is_taken(step: Step) -> Lines:
+    """What is taken is what the arithmetic says is needed, and only what exceeds the free blocks is refused."""
+    assert isinstance(step.operation, Add | Extend)
+    need = _need(step.old, step.operation, step.old_edges)
+    if not isinstance(step.decided, Refused):
+        if len(step.taken) != need:
+            yield f"{len(step.taken)} blocks were taken and {need} needed"
+    elif step.decided.reason is Reason.NO_SPACE and need <= len(step.old.free):
+        yield f"refused for want of space, though {need} are needed and {len(step.old.free)} free"
+
+
+def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
+    """Return how many blocks are needed: growth, and of k writers of a tail with r holders min(k, r - 1) copies."""
+    size = state.config.block_size
+    if isinstance(operation, Add):
+        return blocks_needed(operation.tokens, size)
+    growth = sum(
+        blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
+        for name, count in operation.rows
+    )
+    references = Counter(block for _, block in held)
+    sequences = [state.sequences[name] for name, _ in operation.rows]
+    writers = Counter(sequence.row[-1] for sequence in sequences if sequence.allocated % size)
+    return growth + sum(min(count, references[block] - 1) for block, count in writers.items())
+
+
+@rule("R-CAP-2")
+def one_length_convention(step: Step) -> Lines:
+    """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so."""
+    for name, sequence in step.new.sequences.items():
+        if len(sequence.row) != blocks_needed(sequence.allocated, step.new.config.block_size):
+            yield f"sequence {name} has {len(sequence.row)} blocks for {sequence.allocated} positions"
+        if not 0 <= sequence.launched <= sequence.allocated:
+            yield f"sequence {name}: launched {sequence.launched} of {sequence.allocated}"
+        old = step.old.sequences.get(name)
+        if old is not None and isinstance(step.operation, Submit | Retire):
+            least, now = written(step.old, old), written(step.new, sequence)
+            if now < least or (now > least and isinstance(step.operation, Submit)):
+                yield f"{step.operation} took sequence {name} from {least} to {now} positions written"
+
+
+@rule("R-TAB-1", Submit)
+def exact_tables(step: Step) -> Lines:
+    """What a kernel sees has exactly ceil(len / B) valid entries."""
+    for launch in step.new.launches:
+        for part in launch.computations:
+            valid = [block for block in part.row if 1 <= block <= step.new.config.blocks]
+            if not len(valid) == len(part.row) == blocks_needed(part.stop, step.new.config.block_size):
+                yield f"launch {launch.id} sees the row {part.row} for {part.stop} positions"
+
+
+@rule("R-TAB-2", Extend, Submit)
+def null_block_apart(step: Step) -> Lines:
+    """The null block never aliases live data: no launch reads or writes it, and no copy names it."""
+    for launch in step.new.launches:
+        if NULL in launch.reads or NULL in launch.writes:
+            yield f"launch {launch.id} touches the null block"
+    for copy in (*planned_copies(step.new), *(copy for launch in step.new.launches for copy in launch.copies)):
+        if NULL in (copy.source, copy.target):
+            yield f"{copy} names the null block"
