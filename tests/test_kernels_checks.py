@@ -209,6 +209,16 @@ def _cascade(shared: int, scoring: Scoring | None = None) -> None:
     dispatch.cascade_attention(problem.query, problem.cache, problem.block_table, plan, scoring=scoring or Scoring())
 
 
+def test_the_backend_is_chosen_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert [dispatch.choose_backend(device) for device in (cpu, gpu)] == ["torch", "triton"]
+    assert dispatch.choose_backend(gpu, "torch") == "torch"
+    monkeypatch.setattr(dispatch, "HAS_TRITON", False)
+    assert dispatch.choose_backend(gpu) == "torch"
+    with pytest.raises(InvalidKernelArgument, match="Triton is not installed"):
+        dispatch.choose_backend(gpu, "triton")
+
+
 @pytest.mark.parametrize("arch", [80, 86])
 def test_e4m3_is_refused_by_name_where_the_chip_cannot(arch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (attention, append):
