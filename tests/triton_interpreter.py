@@ -4,7 +4,7 @@
 one and puts all back on exit, so that one process can interpret and compile. Inside it
 
 - bfloat16 and fp8 are right: Triton's interpreter computes bfloat16 dots and casts to bfloat16 and fp8 on raw bits
-(errors of   1e10; upstream declined a fix, triton-lang/triton#11584), so both go through torch here;
+  (errors of 1e10; upstream declined a fix, triton-lang/triton#11584), so both go through torch here;
 - every load and store is checked by the sanitizer (`triton_sanitizer`).
 """
 
