@@ -23,7 +23,7 @@ from pagedkv.kernels.plan import LARGE_ROWS, AttentionPlan, WorkList, power_of_t
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-SMALLEST_FLOAT8_E4M3_CAPABILITY = (8, 9)
+SMALLEST_E4M3_ARCHITECTURE = 89
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +45,20 @@ class TileShape:
     ) -> "TileShape":
         """Choose for a tile of `plan_rows`, a head size (padded to a power of two), the dtype of the dots, and a chip.
 
-        float32 has no IEEE matrix unit and keeps its operands in registers: small tiles. sm_80 has no wgmma, so K and
-        V pass through registers: 32 positions. AMD stages K and V in 64 KiB of LDS, a shallow pipeline, and decodes
-        fp8 in registers: 16 positions.
+        float32 has no IEEE matrix unit and keeps its operands in registers: small tiles. Before wgmma (sm_80) and on
+        AMD, K and V pass through registers: 32 positions, and 16 where fp8 is decoded there. AMD stages them in 64 KiB
+        of LDS, too: a shallow pipeline.
         """
         is_amd = target.backend == "hip"
+        stages = 2 if is_amd else 5
         if dtype == torch.float32:
             return cls(rows=min(plan_rows, 32), positions=16, warps=8, stages=1)
         if plan_rows < LARGE_ROWS:
-            return cls(rows=plan_rows, positions=32, warps=4, stages=2 if is_amd else 5)
-        if is_amd:
-            rows, positions = (128 if head_padded <= 128 else 64), (16 if cache_dtype in FLOAT8_DTYPES else 32)
-            return cls(rows=rows, positions=positions, warps=8, stages=2)
-        if head_padded > 128:
-            return cls(rows=64, positions=32, warps=8, stages=5)
-        return cls(rows=128, positions=64 if target.arch >= 90 else 32, warps=8, stages=5)
+            return cls(rows=plan_rows, positions=32, warps=4, stages=stages)
+        rows = 128 if head_padded <= 128 else 64
+        if is_amd or target.arch < 90:
+            return cls(rows=rows, positions=16 if cache_dtype in FLOAT8_DTYPES else 32, warps=8, stages=stages)
+        return cls(rows=rows, positions=64 if head_padded <= 128 else 32, warps=8, stages=stages)
 
 
 def attend(
@@ -78,13 +77,13 @@ def attend(
 
 
 def check_float8(cache: PagedCache) -> None:
-    """Refuse an e4m3 cache by name on an NVIDIA GPU whose Triton backend cannot convert it (before sm_89)."""
-    if cache.key.is_cuda and cache.key.dtype == torch.float8_e4m3fn and torch.version.hip is None:
-        major, minor = torch.cuda.get_device_capability(cache.key.device)
-        require(
-            (major, minor) >= SMALLEST_FLOAT8_E4M3_CAPABILITY,
-            f"cache: float8_e4m3fn needs compute capability 8.9, this GPU has {major}.{minor}; use float8_e5m2",
-        )
+    """Refuse an e4m3 cache by name on an NVIDIA GPU that cannot convert it (before sm_89)."""
+    target = active_target()
+    able = target.backend != "cuda" or target.arch >= SMALLEST_E4M3_ARCHITECTURE
+    require(
+        able or cache.key.dtype != torch.float8_e4m3fn,
+        f"cache: float8_e4m3fn needs sm_89 or later, this GPU is sm_{target.arch}; use float8_e5m2",
+    )
 
 
 def attention_calls(

@@ -195,6 +195,9 @@ def main(arguments: list[str] | None = None) -> int:
         "--target", choices=sorted(TARGETS), action="append", help="one target (repeatable); default all"
     )
     options = parser.parse_args(arguments)
+    if options.json and (options.json.is_dir() or not options.json.parent.is_dir()):
+        print(f"--json {options.json}: no file can be written there; name one in a folder that exists", file=sys.stderr)
+        return 2
     shapes = QUICK_SHAPES if options.quick else SHAPES
     rows = [row for target in options.target or TARGETS for row in compile_shapes(target, shapes)]
     compilations = count_compilations()

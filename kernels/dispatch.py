@@ -10,6 +10,7 @@ default is on for CPU tensors and off otherwise, since it waits for the device.
 """
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -19,13 +20,16 @@ from pagedkv.kernels.plan import AttentionPlan, Lengths, host_array, plan_attent
 from torch import Tensor
 
 Backend = Literal["auto", "torch", "triton"]
+HAS_TRITON = find_spec("triton") is not None
 
 
 def choose_backend(device: torch.device, backend: Backend = "auto") -> Literal["torch", "triton"]:
-    """Choose by device, or as told. Raises `InvalidKernelArgument` for an unknown name. O(1)."""
+    """Choose by device, or as told. Raises `InvalidKernelArgument` for an unknown name, or without Triton. O(1)."""
     if backend == "auto":
-        return "triton" if device.type == "cuda" else "torch"  # ROCm devices are called cuda, too
+        # ROCm devices are called cuda, too; and Triton exists on Linux alone.
+        return "triton" if device.type == "cuda" and HAS_TRITON else "torch"
     checks.require(backend in {"torch", "triton"}, f"backend: {backend!r} is none of 'auto', 'torch', 'triton'")
+    checks.require(backend == "torch" or HAS_TRITON, "backend: Triton is not installed; use 'torch', or install it")
     return backend
 
 

@@ -36,15 +36,15 @@ ITEM_FIELDS = 7  # row, first token, tokens, first position, begin, end, partial
 MERGE_FIELDS = 4  # token, first partial row, partial results, rows between them
 SHORTEST_SPLIT = 512
 LONGEST_SPLIT = 8192
-POSITIONS_PER_ROW = 64
+POSITIONS_PER_ROW = 64  # of a split, for each row of its tile
 SPLIT_DIVISORS = (1, 2, 4, 8, 16, 32, 64)
-VERIFY_TOKENS = 4
-SMALL_ROWS = (16, 64)
+VERIFY_TOKENS = 4  # what a small tile should hold, so that a verify of as many reads K and V once
+SMALL_ROWS = (16, 64)  # at least what a matrix unit takes; at most what decode can afford to compute
 LARGE_ROWS = 128
 
 
 def split_length(tokens: IntArray, group: int, divisor: int = 1) -> IntArray:
-    """Positions a split, from the tile's own query tokens alone: 512 for one token, 8,192 for a full tile. O(tiles)."""
+    """Positions a split, from the tile's own query tokens and the group: 512 for one token, 8,192 for a full tile."""
     rows = np.maximum(tokens, 1) * group
     power: IntArray = 2 ** np.ceil(np.log2(rows * POSITIONS_PER_ROW)).astype(np.int64)
     return np.minimum(np.maximum(power, SHORTEST_SPLIT), LONGEST_SPLIT) // divisor

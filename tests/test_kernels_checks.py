@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from pagedkv.kernels import dispatch
+from pagedkv.kernels import append, attention, dispatch
 from pagedkv.kernels.arguments import InvalidKernelArgument, PagedCache, Scoring
 from pagedkv.kernels.plan import PlanCapacity, plan_attention
+from triton.backends.compiler import GPUTarget
 
-from triton_cases import Case, Problem, build
+from triton_cases import Case, Problem, build, kernels_on
 
 PROBLEM = build(Case(lengths=(40, 9), queries=(1, 2)))
 Change = Callable[[Problem], dict[str, Any]]
@@ -206,6 +207,37 @@ def _cascade(shared: int, scoring: Scoring | None = None) -> None:
     problem = build(Case(lengths=(40, 33), queries=(1, 1)))
     plan = dispatch.plan_cascade([0, 1, 2], [40, 33], shared, q_heads=4, kv_heads=2)
     dispatch.cascade_attention(problem.query, problem.cache, problem.block_table, plan, scoring=scoring or Scoring())
+
+
+def test_the_backend_is_chosen_by_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert [dispatch.choose_backend(device) for device in (cpu, gpu)] == ["torch", "triton"]
+    assert dispatch.choose_backend(gpu, "torch") == "torch"
+    monkeypatch.setattr(dispatch, "HAS_TRITON", False)
+    assert dispatch.choose_backend(gpu) == "torch"
+    with pytest.raises(InvalidKernelArgument, match="Triton is not installed"):
+        dispatch.choose_backend(gpu, "triton")
+
+
+@pytest.mark.parametrize("arch", [80, 86])
+def test_e4m3_is_refused_by_name_where_the_chip_cannot(arch: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention, append):
+        monkeypatch.setattr(module, "active_target", lambda: GPUTarget("cuda", arch, 32), raising=False)
+    e4m3, e5m2 = _zeros(torch.float8_e4m3fn), _zeros(torch.float8_e5m2)
+    plan = plan_attention([0, 2], [20], q_heads=4, kv_heads=2)
+    with kernels_on("triton"):
+        dispatch.append(NEW, NEW, e5m2, SLOTS, backend="triton")
+        for call in (
+            lambda: dispatch.append(NEW, NEW, e4m3, SLOTS, backend="triton"),
+            lambda: dispatch.attention(
+                torch.ones(2, 4, 32).half(), e4m3, torch.tensor([[1, 2]]).int(), plan, backend="triton"
+            ),
+        ):
+            with pytest.raises(
+                InvalidKernelArgument, match=f"float8_e4m3fn needs sm_89 or later, this GPU is sm_{arch}"
+            ):
+                call()
+    assert e4m3.key.float().eq(0).all()
 
 
 def test_checked_mode_can_be_asked_for_or_left_out() -> None:

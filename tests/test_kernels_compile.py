@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pagedkv.kernels import compile_report
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942")
 # The matrix instruction that the tensor cores of each target are reached by: in decode, and in prefill.
@@ -72,6 +73,14 @@ def test_batch_sizes_and_lengths_do_not_recompile(quick: dict[str, Any]) -> None
     counts = quick["compilations"]
     assert set(counts) == {"attention_kernel", "merge_kernel", "append_kernel", "copy_kernel"}
     assert all(1 <= count <= 2 for count in counts.values()), counts
+
+
+@pytest.mark.parametrize("place", [".", "absent/report.json"])
+def test_a_report_that_cannot_be_written_is_one_line_at_once(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert compile_report.main(["--json", str(tmp_path / place)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 @pytest.mark.deep

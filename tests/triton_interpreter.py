@@ -4,12 +4,13 @@
 one and puts all back on exit, so that one process can interpret and compile. Inside it
 
 - bfloat16 and fp8 are right: Triton's interpreter computes bfloat16 dots and casts to bfloat16 and fp8 on raw bits
-(errors of   1e10; upstream declined a fix, triton-lang/triton#11584), so both go through torch here;
+  (errors of 1e10; upstream declined a fix, triton-lang/triton#11584), so both go through torch here;
 - every load and store is checked by the sanitizer (`triton_sanitizer`).
 """
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -55,6 +56,9 @@ def interpreted(*modules: ModuleType) -> Iterator[None]:
         for name in ("create_fp_ext", "create_fp_trunc"):
             _patch(undo, InterpreterBuilder, name, _cast_through_cast_impl)
         undo.enter_context(triton_sanitizer.watching())
+        undo.enter_context(warnings.catch_warnings())
+        # Triton 3.6 takes loop bounds out of one-element arrays.
+        warnings.filterwarnings("ignore", "Conversion of an array with ndim > 0", DeprecationWarning)
         undo.enter_context(np.errstate(all="ignore"))  # a GPU does not warn of infinities and NaN, either
         yield
 
