@@ -84,6 +84,8 @@ def test_a_block_in_two_states_is_named() -> None:
     right = step(EMPTY, Add(1, 1))
     lines = RULES["R-OWN-1"].predicate(wrong(right, right.new._replace(free=frozenset({1, 2, 3}))))
     assert list(lines) == ["block 1 is in 2 states", "block 4 is in 0 states"]
+    lost = RULES["R-OWN-1"].predicate(wrong(right, EMPTY._replace(free=frozenset({2, 3, 4}))))
+    assert list(lost) == ["block 1 is in 0 states"]
 
 
 def test_a_sequence_out_of_nowhere_is_seen() -> None:
