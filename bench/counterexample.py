@@ -51,7 +51,7 @@ class Saved(NamedTuple):
     """Where a counterexample was put, and how to run it again."""
 
     trace: Path
-    journal: Path
+    journal: Path | None  # none where the manager does not say which blocks it takes
     picture: Path | None  # none where what the manager shows of itself cannot be drawn
     again: str
 
@@ -103,16 +103,9 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
     }
     content = (json.dumps(facts, indent=2) + "\n").encode()
     stem = _stem(directory, f"{finding.broken.rule}-{len(finding.trace)}", content)
-    trace, journal = directory / f"{stem}{TRACE_SUFFIX}", directory / f"{stem}.journal.jsonl"
+    trace = directory / f"{stem}{TRACE_SUFFIX}"
     write_whole(trace, content)
-    with JournalWriter(
-        journal, blocks=config.blocks, block_size=config.block_size, streams=config.streams, launches=config.launches
-    ) as writer:
-        launches = 0
-        for step in told:
-            if isinstance(step.offered, Outcome):
-                launches += isinstance(step.operation, Submit)
-                _journal(writer, step.operation, step.offered, launches)
+    journal = _journal_of(config, list(told), directory / f"{stem}.journal.jsonl")
     picture = _draw(finding, directory / f"{stem}.png")
     return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
 
@@ -132,6 +125,21 @@ def _draw(finding: Finding, picture: Path) -> Path | None:
     except Exception:  # noqa: BLE001  (a stranger's manager may show anything; the counterexample is saved by now)
         return None
     return picture
+
+
+def _journal_of(config: Config, told: list[Told], path: Path) -> Path | None:
+    """Write what a manager said it did; not where it says nothing of blocks, since that would contradict the rules."""
+    done = [(step.operation, step.offered) for step in told if isinstance(step.offered, Outcome)]
+    if any(isinstance(operation, Add) and not outcome.blocks for operation, outcome in done):
+        return None
+    with JournalWriter(
+        path, blocks=config.blocks, block_size=config.block_size, streams=config.streams, launches=config.launches
+    ) as writer:
+        launches = 0
+        for operation, outcome in done:
+            launches += isinstance(operation, Submit)
+            _journal(writer, operation, outcome, launches)
+    return path
 
 
 def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, launches: int) -> None:

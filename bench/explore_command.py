@@ -34,7 +34,7 @@ from pagedkv.spec.traces import Case, Finding
 from rich.console import Console
 from rich.table import Table
 
-EXPLORE_EXAMPLE = "Example: pagedkv explore --blocks 2 --block-size 1 --sequences 2 --launches 2 --streams 2"
+EXPLORE_EXAMPLE = "Example: pagedkv explore --blocks 2 --block-size 2 --sequences 2 --launches 2 --max-tokens 2"
 
 
 def explore_command(
@@ -103,7 +103,11 @@ def _print(report: Report, settings: Settings, target: str) -> None:
         refused = ", ".join(f"{reason} {count:,}" for reason, count in _refusals(report.refused, kind).items())
         table.add_row(kind, f"{report.fired[kind]:,}", refused or "-")
     console.print(table)
-    end = "every state visited" if report.complete else "stopped before the end"
+    end = (
+        "every state visited"
+        if report.complete
+        else "stopped before the end: longer histories were not tried; a smaller scope goes deeper"
+    )
     console.print(
         f"{report.states:,} states, {report.edges:,} edges, depth {report.depth}, {report.seconds:.1f} s: {end}",
         soft_wrap=True,

@@ -168,7 +168,9 @@ class BlackBox:
         config = self.shadow.config
         probe = twin_of(self.manager)
         if isinstance(ask(probe, Add(0, config.blocks * config.block_size)), Refused):
-            raise Broken("R-OWN-4", "all is over, and a sequence as long as the pool finds no room")
+            raise Broken(
+                "R-OWN-4", f"all is over, and a sequence of {config.blocks} blocks, the whole pool, finds no room"
+            )
 
 
 def _counts(manager: Manager) -> tuple[int, int, int] | None:

@@ -88,9 +88,9 @@ class Manager:
     def extend(self, rows: Rows) -> Outcome | Iterable[Copy] | None:
         """Make room for `count` more positions of each `(name, count)`, all or nothing.
 
-        Return the block copies to be done before these positions are written, at the head of the sequence's next
-        launch: `Copy(sequence, source, target, extent)`, of the first `extent` slots (a black box may copy whole
-        blocks). None: there are none.
+        Return the block copies to be done before these positions are written, each once, at the head of the sequence's
+        next launch: `Copy(sequence, source, target, extent)` of `pagedkv.spec.state`, of the first `extent` slots (a
+        black box may copy whole blocks). None: there are none. Until that launch has executed the source must keep.
         """
         raise NotImplementedError
 
@@ -111,7 +111,8 @@ class Manager:
     def launch(self, rows: Rows, stream: int) -> Outcome | None:
         """Take note that a step was submitted; say `Outcome(after=...)` which launches must be executed before it.
 
-        Launches are numbered from 1 in the order of these calls.
+        Launches are numbered from 1 in the order of these calls; `Outcome` is `pagedkv.spec.operations`'. Copies need
+        not be named again.
         """
 
     def retire(self, launch: LaunchId) -> Outcome | None:
