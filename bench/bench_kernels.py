@@ -1,6 +1,6 @@
 """The kernels under pytest-benchmark, on the GPU where there is one, else on the CPU.
 
-    pytest bench/bench_kernels.py -o addopts=--import-mode=importlib --benchmark-only
+    pytest bench/bench_kernels.py --benchmark-only
 
 One group a shape, in it ours and every peer that can be imported, so that pytest-benchmark prints their ratios. After
 ours comes a line with bytes, FLOPs, time, and the fractions of the ceilings measured in the same run. On a GPU a call

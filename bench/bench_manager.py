@@ -1,6 +1,6 @@
 """The manager under pytest-benchmark, each case beside its floor.
 
-    pytest bench/bench_manager.py -o addopts=--import-mode=importlib --benchmark-only
+    pytest bench/bench_manager.py --benchmark-only
 
 One group a case, and in each the floor beside the manager, so that pytest-benchmark prints their ratio. The cases and
 floors are those of `manager_ratios`, which compares medians in turns and says whether the targets hold.

@@ -5,6 +5,7 @@ The trace file holds everything that the run needs (target, sizes, operations wi
 `pagedkv compare`; the device's moves are not in it, since no host sees them.
 """
 
+import itertools
 import json
 import shlex
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pagedkv.bench.failures import BadInput, one_line, quoted
 from pagedkv.bench.operation_words import outcome_in_words
-from pagedkv.bench.result_files import write_json
+from pagedkv.bench.result_files import write_whole
 from pagedkv.bench.show_files import write_picture
 from pagedkv.bench.show_sources import film_of_counterexample
 from pagedkv.bench.targets import load_target
@@ -41,6 +42,7 @@ from rich.markup import escape
 from rich.table import Table
 
 KIND = "pagedkv trace"
+TRACE_SUFFIX = ".trace.json"
 VERSION = 1
 LARGEST = Config(blocks=4096, block_size=4096, streams=8, launches=64)  # that a search takes, or a trace may ask for
 
@@ -88,22 +90,21 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
 def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -> Saved:
     """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`."""
     directory.mkdir(parents=True, exist_ok=True)
-    stem = f"{finding.broken.rule}-{len(finding.trace)}"
-    trace, journal = directory / f"{stem}.trace.json", directory / f"{stem}.journal.jsonl"
     config = finding.case.config
-    write_json(
-        trace,
-        {
-            "kind": KIND,
-            "version": VERSION,
-            "target": target,
-            "lock_step": finding.case.lock_step,
-            **config._asdict(),
-            "rule": finding.broken.rule,
-            "detail": finding.broken.detail,
-            "operations": [to_json(operation) for operation in finding.trace],
-        },
-    )
+    facts = {
+        "kind": KIND,
+        "version": VERSION,
+        "target": target,
+        "lock_step": finding.case.lock_step,
+        **config._asdict(),
+        "rule": finding.broken.rule,
+        "detail": finding.broken.detail,
+        "operations": [to_json(operation) for operation in finding.trace],
+    }
+    content = (json.dumps(facts, indent=2) + "\n").encode()
+    stem = _stem(directory, f"{finding.broken.rule}-{len(finding.trace)}", content)
+    trace, journal = directory / f"{stem}{TRACE_SUFFIX}", directory / f"{stem}.journal.jsonl"
+    write_whole(trace, content)
     with JournalWriter(
         journal, blocks=config.blocks, block_size=config.block_size, streams=config.streams, launches=config.launches
     ) as writer:
@@ -114,6 +115,13 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
                 _journal(writer, step.operation, step.offered, launches)
     picture = _draw(finding, directory / f"{stem}.png")
     return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
+
+
+def _stem(directory: Path, wished: str, content: bytes) -> str:
+    """Return a name for the files of a counterexample under which no other one lies."""
+    stems = (wished if number == 1 else f"{wished}-{number}" for number in itertools.count(1))
+    traces = ((stem, directory / f"{stem}{TRACE_SUFFIX}") for stem in stems)
+    return next(stem for stem, trace in traces if not trace.exists() or trace.read_bytes() == content)
 
 
 def _draw(finding: Finding, picture: Path) -> Path | None:
@@ -145,8 +153,11 @@ def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, laun
             pass
 
 
-def load(path: Path) -> tuple[Finding, str]:
-    """Read a trace file: what to run again, and on which target, which is imported. Errors: `BadInput`."""
+def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
+    """Read a trace file: what to run again, and on which target (its own or another), which is imported.
+
+    Errors: `BadInput`.
+    """
     where = f"--again {path}"
     remedy = "name a file that pagedkv fuzz or explore has written"
     try:
@@ -164,7 +175,7 @@ def load(path: Path) -> tuple[Finding, str]:
         operations = tuple(from_json(words) for words in _field(text, "operations", list))
         _possible_somewhere(operations, config)
         broken = Broken(_field(text, "rule", str), _field(text, "detail", str))
-        target, lock_step = _field(text, "target", str), _field(text, "lock_step", bool)
+        target, lock_step = other or _field(text, "target", str), _field(text, "lock_step", bool)
     except (ValueError, RecursionError) as error:
         raise BadInput(where, str(error), "mend it, or run the search again") from error
     return Finding(Case(config, load_target(target), lock_step), operations, broken), target

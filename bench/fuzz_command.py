@@ -26,6 +26,8 @@ from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.calls import patience
 from pagedkv.spec.fuzz import Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
+from pagedkv.spec.manager import made
+from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, tell
 from rich.console import Console
@@ -67,7 +69,10 @@ def fuzz_command(
     ] = None,
     contents_only: ContentsOnly = False,
     hypothesis: Annotated[bool, typer.Option(help="Let Hypothesis look, too, for a quarter of the time.")] = True,
-    again: Annotated[Path | None, typer.Option(metavar="FILE", help="Run a saved trace again and show it.")] = None,
+    again: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Run a saved trace again and show it: on its own target, or on --target."),
+    ] = None,
     out: Out = OUT_DEFAULT,
     json_file: JsonFile = None,
     seed: Seed = 0,
@@ -79,7 +84,9 @@ def fuzz_command(
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[again] if again else [])
     if again is not None:
-        _run_again(again, json_file, invoked_as(context))
+        given = context.get_parameter_source("target")
+        other = target if given is not None and given.name == "COMMANDLINE" else None
+        _run_again(again, other, json_file, invoked_as(context))
         return
     out = output_folder(out, json_file)
     sizes = [blocks, block_size, streams, launches]
@@ -109,10 +116,13 @@ def _look(plan: Plan, search: Search, spinner: LateSpinner) -> tuple[Tally, Find
     seconds = search.seconds
     if search.hypothesis:
         seconds *= 1 - HYPOTHESIS_SHARE
-        spinner.says("Hypothesis")
         case = Case(plan.config or Config(3, 2, min(2, plan.streams_drawn()), 2), plan.factory, plan.lock_step)
         share = search.seconds * HYPOTHESIS_SHARE
-        if finding := hunt(case, number=search.seed, examples=EXAMPLES_MAX, seconds=share):
+
+        def show_examples(done: int) -> None:
+            spinner.says(f"Hypothesis: {done:,} examples")
+
+        if finding := hunt(case, number=search.seed, examples=EXAMPLES_MAX, seconds=share, progress=show_examples):
             return Tally(), finding
 
     def show_progress(tally: Tally) -> None:
@@ -124,12 +134,12 @@ def _look(plan: Plan, search: Search, spinner: LateSpinner) -> tuple[Tally, Find
     return tally, tally.finding
 
 
-def _run_again(path: Path, json_file: Path | None, command: str) -> None:
-    saved, target = load(path)
+def _run_again(path: Path, other: str | None, json_file: Path | None, command: str) -> None:
+    saved, target = load(path, other)
     console = Console()
+    case = saved.case
     with patience():
-        case = saved.case
-        if case.lock_step and not shows_itself(trial(case.factory, f"--again {path}", case.config)):
+        if case.lock_step and not _shows_itself(case):
             console.print("this manager does not show its state: by contents alone (R-DATA)", soft_wrap=True)
             case = case._replace(lock_step=False)
         told, broken = tell(case, saved.trace)
@@ -139,6 +149,13 @@ def _run_again(path: Path, json_file: Path | None, command: str) -> None:
         write_json(json_file, facts | {"command": command})
     if broken:
         raise typer.Exit(1)
+
+
+def _shows_itself(case: Case) -> bool:
+    try:
+        return shows_itself(made(case.factory, case.config))
+    except Broken:
+        return True  # it can't even be made, which running it will say
 
 
 def _print(tally: Tally, target: str, *, lock_step: bool) -> None:

@@ -12,8 +12,9 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
-from pagedkv.bench.search_options import OUT_DEFAULT, Out, end_in_counterexample
+from pagedkv.bench.search_options import OUT_DEFAULT, Out, end_in_counterexample, output_folder
 from pagedkv.bench.verify_journals import audit_random_runs
+from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import Plan, fuzz
 from pagedkv.spec.machine import hunt
@@ -26,6 +27,7 @@ from rich.table import Table
 
 VERIFY_EXAMPLE = "Example: pagedkv verify --json verify.json"
 WORKERS = 2
+EXAMPLES_MAX = 10**9  # time ends it
 
 
 class Checked(NamedTuple):
@@ -50,6 +52,7 @@ def verify_command(
     """Check the implementation with every driver, its journals with the audit, and the kernels with their oracle."""
     if json_file is not None:
         json_file = output_file(json_file, "--json")
+    out = output_folder(out, json_file)
     checks = [
         _exhaustive,
         _exhaustive_pairs,
@@ -63,7 +66,7 @@ def verify_command(
     table = Table("check", "scope", "cases", "seconds", "result", title="pagedkv verify", title_justify="left")
     done: list[Checked] = []
     end = time.monotonic() + seconds
-    with LateSpinner("verifying") as spinner:
+    with LateSpinner("verifying") as spinner, patience():
         for at, check in enumerate(checks):
             spinner.says((check.__doc__ or "").rstrip("."))
             share = max(0.5, (end - time.monotonic()) / (len(checks) - at))
@@ -123,12 +126,12 @@ def _hypothesis(share: float, seed: int) -> Checked:
     """Let Hypothesis look."""
     began = time.monotonic()
     case = Case(Config(4, 2, 2, 3), Implementation)
-    examples = max(10, int(share * 12))
-    finding = hunt(case, number=seed, examples=examples)
+    tried = [0]
+    finding = hunt(case, number=seed, examples=EXAMPLES_MAX, seconds=share, progress=tried.append)
     result = f"{finding.broken.rule} broken" if finding else HELD
     scope = "4 blocks, B = 2, 4 sequences, 3 in flight, 2 streams"
     return Checked(
-        "Hypothesis state machine", scope, f"{examples:,} examples", time.monotonic() - began, result, finding
+        "Hypothesis state machine", scope, f"{tried[-1]:,} examples", time.monotonic() - began, result, finding
     )
 
 

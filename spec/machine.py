@@ -161,7 +161,7 @@ def hunt(
             finding = _round(case, f"{number} {done}", min(ROUND_EXAMPLES, examples - done))
         if finding:
             return shrink(finding)
-        progress(done)
+        progress(done + ROUND_EXAMPLES)
         if time.monotonic() > end:
             break
     return None

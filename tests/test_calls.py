@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from types import FunctionType
 
 import pytest
 from pagedkv.spec import calls
@@ -93,10 +94,15 @@ def test_afterwards_signals_are_as_before() -> None:
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 
+def interrupted() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(1000):  # signals are handled between instructions
+        pass
+
+
 def interrupt_inside(module: str) -> None:
     """Interrupt this process while code of a module is at work."""
-    inside = {"__name__": module, "os": os, "signal": signal}
-    exec("os.kill(os.getpid(), signal.SIGINT)\nfor _ in range(1000): pass", inside)  # noqa: S102
+    FunctionType(interrupted.__code__, {"__name__": module, "os": os, "signal": signal})()
 
 
 def test_ctrl_c_is_felt_at_once() -> None:

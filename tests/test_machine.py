@@ -158,5 +158,4 @@ def test_what_cannot_be_made_is_a_finding() -> None:
 def test_time_ends_it_between_two_rounds() -> None:
     done: list[int] = []
     assert hunt(Case(WORLD, Reference), examples=10**9, seconds=0, progress=done.append) is None
-    assert done == [0]
-    assert ROUND_EXAMPLES < 200
+    assert done == [ROUND_EXAMPLES]

@@ -80,6 +80,49 @@ def test_no_block_is_left_out(free: set[int]) -> None:
     assert broken(wrong(right, right.new._replace(free=frozenset(free)))) >= {"R-OWN-1", "R-OWN-5"}
 
 
+def test_a_block_in_two_states_is_named() -> None:
+    right = step(EMPTY, Add(1, 1))
+    lines = RULES["R-OWN-1"].predicate(wrong(right, right.new._replace(free=frozenset({1, 2, 3}))))
+    assert list(lines) == ["block 1 is in 2 states", "block 4 is in 0 states"]
+    lost = RULES["R-OWN-1"].predicate(wrong(right, EMPTY._replace(free=frozenset({2, 3, 4}))))
+    assert list(lost) == ["block 1 is in 0 states"]
+
+
+def test_a_sequence_out_of_nowhere_is_seen() -> None:
+    right = step(after(Add(1, 1), Add(2, 1)), Release(1))
+    sequences = {**right.new.sequences, 9: right.new.sequences[2]}
+    assert "R-TXN-1" in broken(wrong(right, right.new._replace(sequences=sequences)))
+
+
+def test_a_bystander_may_be_written_anew_as_it_was() -> None:
+    right = step(after(Add(1, 1), Add(2, 1)), Release(1))
+    again = right.new.sequences[2]._replace()
+    assert again is not right.new.sequences[2]
+    assert broken(wrong(right, right.new._replace(sequences={2: again}))) == set()
+
+
+def test_a_write_after_a_read_on_another_stream_is_seen() -> None:
+    """Launch 2 reads block 1 and writes block 2; launch 3, on the other stream, is made to write block 1."""
+    reading = (Add(1, 3), Submit(((1, 2),)), Execute(1), Retire(1), Add(2, 1), Submit(((1, 1),), 0))
+    right = step(after(*reading), Submit(((2, 1),), 1))
+    newest = right.new.launches[1]
+    part = newest.computations[0]._replace(row=(1,))
+    writing = newest._replace(computations=(part,), reads={1: 1}, writes={1: (0, 1)})
+    taken = wrong(right, right.new._replace(launches=(right.new.launches[0], writing)))
+    assert list(RULES["R-LIFE-2"].predicate(taken)) == ["launches 2 and 3 conflict and are not ordered"]
+
+
+def test_launches_without_a_common_slot_need_no_order() -> None:
+    """Of two siblings on two streams one copies the shared tail, the other writes on in it; a stranger does neither."""
+    forked = (Add(1, 1), Submit(((1, 1),)), Execute(1), Retire(1), Fork(1, 2), Add(3, 1), Extend(((1, 1), (2, 1))))
+    state = after(*forked)
+    for operation in (Submit(((1, 1),), 0), Submit(((2, 1),), 1), Submit(((3, 1),), 0)):
+        taken = step(state, operation)
+        assert broken(taken) == set()
+        state = taken.new
+    assert [launch.after for launch in state.launches] == [frozenset()] * 3
+
+
 def test_every_block_of_the_pool_may_be_used() -> None:
     state = EMPTY
     for operation in (Add(1, 8), Submit(((1, 8),)), Execute(1), Release(1), Retire(1)):

@@ -168,9 +168,22 @@ def test_a_planted_fault_ends_in_a_counterexample_that_runs_again(capsys: Captur
     assert shown in out, "the same table, and the same difference"
     assert (again["rule"], again["counterexample_length"], again["target"]) == ("R-LIFE-1", 3, target)
 
+    sound = searched(0, *words[1:], "--target", "impl")
+    assert (sound["rule"], sound["target"]) == (None, "impl")
+    assert "R-LIFE-1 held this time after 3 operations" in capsys.readouterr().out
     trace.write_text(json.dumps(saved | {"target": "impl"}), encoding="utf-8")
     assert searched(0, *words[1:])["rule"] is None
     assert "R-LIFE-1 held this time after 3 operations" in capsys.readouterr().out
+
+
+def test_a_counterexample_is_never_put_over_another() -> None:
+    """The same fault in two worlds, of one block and of two; found again, each keeps its name."""
+    command = ("explore", "--block-size", "1", "--max-tokens", "1", *ONE, "--target", "planted_faults:EarlyReuse")
+    for _ in range(2):
+        names = [searched(1, *command, "--blocks", blocks)["trace"] for blocks in ("1", "2")]
+        assert names == ["pagedkv-out/R-LIFE-1-3.trace.json", "pagedkv-out/R-LIFE-1-3-2.trace.json"]
+    for name in names:
+        assert run(["fuzz", "--again", name]) == 1
 
 
 def test_the_journal_of_a_counterexample_is_audited(capsys: Captured) -> None:

@@ -1,4 +1,4 @@
-"""How a command of the search ends badly, for tests: refused in one line, or with a finding that is saved in full."""
+"""How the tests of `explore` and `fuzz` run them: expecting bad input, or a finding; in a folder of their own."""
 
 import json
 from pathlib import Path

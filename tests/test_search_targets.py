@@ -1,28 +1,29 @@
-"""What can be wrong with a target, a trace file or a folder: one clear line and exit 2, or a finding and exit 1.
+"""What can be wrong with the manager under test.
 
-A manager that cannot be had (not there, not made, no manager) is bad input. One that misbehaves while it is driven is
-a finding, rule CRASH, with the operations that led to it. Never a traceback, never a half-written file.
+One that cannot be had (not there, not made, no manager) is bad input: one clear line and exit 2. One that misbehaves
+while it is driven is a finding, rule CRASH or the one it broke, with the operations that led to it, and exit 1. Never a
+traceback, never a half-written file.
 """
 
 import json
+import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pagedkv.bench.command_line import run
 from pagedkv.spec import calls
 
-from search_outcomes import EXPLORE, FUZZ, Captured, found, refused
+from searching import EXPLORE, FUZZ, Captured, found, refused
 
 CONTENTS = ("--contents-only",)
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing that a command leaves lie in the checkout; and let the modules of this folder be targets."""
+    """Let nothing that a command leaves lie in the checkout, nor a folder with targets stay on the path."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # a target may lie in the current folder, which goes on it
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 # ---- targets that cannot be had -------------------------------------------------------------------------------------
@@ -152,6 +153,8 @@ def test_a_world_that_cannot_be_made_is_found_by_its_sizes(capsys: Captured) -> 
     rule, differs = found(capsys, *FUZZ, "--target", "hostile_managers:SomeSizesAlone")
     assert rule == "CRASH"
     assert "block_size=3" in differs
+    again = json.loads(Path("facts.json").read_text(encoding="utf-8"))["again"]
+    assert run(shlex.split(again)[1:]) == 1, "and run again, it shows the same"
     assert run([*FUZZ, "--target", "hostile_managers:SomeSizesAlone", "--blocks", "3", "--block-size", "2"]) == 0
 
 
@@ -174,66 +177,3 @@ def test_a_process_that_dies_is_missed(capsys: Captured) -> None:
 def test_what_is_odd_and_right_holds(target: str) -> None:
     """A factory that cannot be pickled goes to two processes by its name; numpy's integers are integers."""
     assert run(["fuzz", "--runs", "20", "--workers", "2", "--target", f"hostile_managers:{target}"]) == 0
-
-
-# ---- where results go -----------------------------------------------------------------------------------------------
-
-
-def _file() -> None:
-    Path("out").write_text("mine", encoding="utf-8")
-
-
-def _link_to_a_file() -> None:
-    Path("file").write_text("mine", encoding="utf-8")
-    Path("out").symlink_to("file")
-
-
-def _loop() -> None:
-    Path("out").symlink_to("out")
-
-
-@pytest.mark.parametrize("command", [EXPLORE, FUZZ], ids=["explore", "fuzz"])
-@pytest.mark.parametrize(
-    ("make", "option", "name", "said"),
-    [
-        (_file, "--out", "out", "is no folder"),
-        (_file, "--out", "out/deeper", "is no folder"),
-        (_link_to_a_file, "--out", "out", "is no folder"),
-        (_loop, "--out", "out", "is no folder"),
-        (_file, "--out", "a\0b", "null byte"),
-        (_file, "--out", "long" * 100, "no usable name"),
-        (_file, "--out", "/dev/null", "is no folder"),
-        (_file, "--json", ".", "no plain file"),
-        (_file, "--json", "missing/facts.json", "there is no folder"),
-    ],
-)
-def test_where_results_go_is_looked_at_before_the_work(
-    capsys: Captured, command: tuple[str, ...], make: Callable[[], None], option: str, name: str, said: str
-) -> None:
-    make()
-    assert said in refused(capsys, *command, "--target", "planted_faults:EarlyReuse", option, name)
-
-
-def test_results_are_not_put_where_the_counterexample_goes(capsys: Captured) -> None:
-    assert "--json" in refused(capsys, *EXPLORE, "--out", "both", "--json", "both")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["explore", "--blocks", "0"], "--blocks"),
-        (["explore", "--blocks", "17"], "--blocks"),
-        (["explore", "--sequences", "0"], "--sequences"),
-        (["explore", "--launches", "-1"], "--launches"),
-        (["explore", "--streams", "9"], "--streams"),
-        (["explore", "--max-tokens", "many"], "--max-tokens"),
-        (["explore", "--seconds", "0"], "--seconds"),
-        (["explore", "--workers", "0"], "--workers"),
-        (["fuzz", "--seconds", "nan"], "--seconds"),
-        (["fuzz", "--runs", "0"], "--runs"),
-        (["fuzz", "--blocks", "4097"], "--blocks"),
-        (["fuzz", "--seed", "-1"], "--seed"),
-    ],
-)
-def test_sizes_within_reason(capsys: Captured, arguments: list[str], said: str) -> None:
-    assert said in refused(capsys, *arguments)

@@ -1,27 +1,27 @@
-"""What can be wrong with a saved trace that is run again: one clear line and exit 2, never a traceback.
+"""What can be wrong with a trace file, with the place for results, with a size: one clear line and exit 2.
 
-A trace file may come from another machine, another version or another hand. What it asks for is looked at before
-anything is run; what cannot be done this time is left out and said.
+Never a traceback, never a half-written file; and looked at before the work, not after it.
 """
 
 import copy
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pagedkv.bench.command_line import run
 
-from search_outcomes import Captured, refused
+from searching import EXPLORE, FUZZ, Captured, refused
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let nothing that a command leaves lie in the checkout; and let the modules of this folder be targets."""
+    """Let nothing that a command leaves lie in the checkout, nor a folder with targets stay on the path."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # a target may lie in the current folder, which goes on it
+    monkeypatch.setattr(sys, "path", [*sys.path])
 
 
 # ---- trace files ----------------------------------------------------------------------------------------------------
@@ -160,6 +160,69 @@ def test_a_rule_that_nobody_knows_spoils_no_terminal(capsys: Captured) -> None:
     assert "\x1b" not in capsys.readouterr().out
 
 
+# ---- where results go -----------------------------------------------------------------------------------------------
+
+
+def _file() -> None:
+    Path("out").write_text("mine", encoding="utf-8")
+
+
+def _link_to_a_file() -> None:
+    Path("file").write_text("mine", encoding="utf-8")
+    Path("out").symlink_to("file")
+
+
+def _loop() -> None:
+    Path("out").symlink_to("out")
+
+
+@pytest.mark.parametrize("command", [EXPLORE, FUZZ], ids=["explore", "fuzz"])
+@pytest.mark.parametrize(
+    ("make", "option", "name", "said"),
+    [
+        (_file, "--out", "out", "is no folder"),
+        (_file, "--out", "out/deeper", "is no folder"),
+        (_link_to_a_file, "--out", "out", "is no folder"),
+        (_loop, "--out", "out", "is no folder"),
+        (_file, "--out", "a\0b", "null byte"),
+        (_file, "--out", "long" * 100, "no usable name"),
+        (_file, "--out", "/dev/null", "is no folder"),
+        (_file, "--json", ".", "no plain file"),
+        (_file, "--json", "missing/facts.json", "there is no folder"),
+    ],
+)
+def test_where_results_go_is_looked_at_before_the_work(
+    capsys: Captured, command: tuple[str, ...], make: Callable[[], None], option: str, name: str, said: str
+) -> None:
+    make()
+    assert said in refused(capsys, *command, "--target", "planted_faults:EarlyReuse", option, name)
+
+
+def test_results_are_not_put_where_the_counterexample_goes(capsys: Captured) -> None:
+    assert "--json" in refused(capsys, *EXPLORE, "--out", "both", "--json", "both")
+
+
 def test_a_trace_is_not_overwritten_by_its_results(capsys: Captured) -> None:
     Path("trace.json").write_text(_with(), encoding="utf-8")
     assert "in use" in refused(capsys, "fuzz", "--again", "trace.json", "--json", "trace.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["explore", "--blocks", "0"], "--blocks"),
+        (["explore", "--blocks", "17"], "--blocks"),
+        (["explore", "--sequences", "0"], "--sequences"),
+        (["explore", "--launches", "-1"], "--launches"),
+        (["explore", "--streams", "9"], "--streams"),
+        (["explore", "--max-tokens", "many"], "--max-tokens"),
+        (["explore", "--seconds", "0"], "--seconds"),
+        (["explore", "--workers", "0"], "--workers"),
+        (["fuzz", "--seconds", "nan"], "--seconds"),
+        (["fuzz", "--runs", "0"], "--runs"),
+        (["fuzz", "--blocks", "4097"], "--blocks"),
+        (["fuzz", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_sizes_within_reason(capsys: Captured, arguments: list[str], said: str) -> None:
+    assert said in refused(capsys, *arguments)
