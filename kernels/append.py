@@ -24,7 +24,7 @@ TOKENS_A_PROGRAM = 16
 @triton.jit(do_not_specialize=["tokens"])  # it varies with the batch, and would recompile
 def append_kernel(
     new_key: tl.tensor, new_value: tl.tensor, key: tl.tensor, value: tl.tensor, slots: tl.tensor,
-    key_scale: tl.tensor, value_scale: tl.tensor, tokens: tl.tensor,
+    key_scale: tl.tensor, value_scale: tl.tensor, tokens: tl.tensor, kv_heads: tl.tensor,
     new_key_token_stride: tl.tensor, new_key_head_stride: tl.tensor,
     new_value_token_stride: tl.tensor, new_value_head_stride: tl.tensor,
     key_block_stride: tl.tensor, key_position_stride: tl.tensor, key_head_stride: tl.tensor,
@@ -34,8 +34,8 @@ def append_kernel(
     LARGEST: tl.constexpr,
 ) -> None:  # fmt: skip
     """Write K and V of TOKENS tokens of one head to their slots. LARGEST: what an fp8 cache saturates at, else 0."""
-    token = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
-    head = tl.program_id(1).to(tl.int64)
+    token = (tl.program_id(0) // kv_heads).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)
+    head = (tl.program_id(0) % kv_heads).to(tl.int64)
     lane = tl.arange(0, HEAD_PADDED)
     slot = tl.load(slots + token, mask=token < tokens, other=-1)
     written = (slot >= 0)[:, None] & (lane < HEAD)[None, :]
@@ -77,7 +77,8 @@ def append_call(key: Tensor, value: Tensor, cache: PagedCache, slots: Tensor) ->
     is_float8 = cache.key.dtype in FLOAT8_DTYPES
     arguments: dict[str, Any] = {
         "new_key": key, "new_value": value, "key": cache.key, "value": cache.value, "slots": slots,
-        "key_scale": cache.key_scale, "value_scale": cache.value_scale, "tokens": slots.shape[0],
+        "key_scale": cache.key_scale, "value_scale": cache.value_scale,
+        "tokens": slots.shape[0], "kv_heads": cache.kv_heads,
         "new_key_token_stride": key.stride(0), "new_key_head_stride": key.stride(1),
         "new_value_token_stride": value.stride(0), "new_value_head_stride": value.stride(1),
         "key_block_stride": keys.stride(0), "key_position_stride": keys.stride(1), "key_head_stride": keys.stride(2),
@@ -87,5 +88,5 @@ def append_call(key: Tensor, value: Tensor, cache: PagedCache, slots: Tensor) ->
         "BLOCK_SIZE": cache.block_size, "HEAD": cache.head_size, "HEAD_PADDED": power_of_two_above(cache.head_size),
         "TOKENS": TOKENS_A_PROGRAM, "LARGEST": torch.finfo(cache.key.dtype).max if is_float8 else 0.0,
     }  # fmt: skip
-    grid = (triton.cdiv(slots.shape[0], TOKENS_A_PROGRAM), cache.kv_heads)
+    grid = (triton.cdiv(slots.shape[0], TOKENS_A_PROGRAM) * cache.kv_heads,)
     return KernelCall(append_kernel, grid, arguments, {"num_warps": 4})

@@ -122,7 +122,7 @@ def _tile_call(work: WorkList, shared: dict[str, Any], kv_heads: int) -> KernelC
     shape = TileShape.of(work.rows, shared["HEAD_PADDED"], shared["query"].dtype, shared["key"].dtype, active_target())
     return KernelCall(
         attention_kernel,
-        (len(work.items), kv_heads, work.rows // shape.rows),
+        (len(work.items) * kv_heads, work.rows // shape.rows),
         {**shared, "items": work.items, "ROWS": shape.rows, "TILE": shape.positions},
         {"num_warps": shape.warps, "num_stages": shape.stages},
     )

@@ -1,5 +1,7 @@
 """The device code of paged attention: one program works off one item of the plan for one KV head.
 
+Programs of one item run side by side, head by head, since the heads of a position lie side by side in memory (NHD).
+
 A row of the tile is (query token, head of the group): row r is token r // GROUP, head r % GROUP. So decode, verify and
 prefill are one kernel, and K and V are read once for all heads of a group. The loop over KV positions has two halves.
 First the tiles that every row sees whole, with nothing masked; then those that lengths, causality or a window cut,
@@ -40,15 +42,16 @@ def attention_kernel(
     ROWS: tl.constexpr, TILE: tl.constexpr, CAUSAL: tl.constexpr, WINDOWED: tl.constexpr, CAPPED: tl.constexpr,
 ) -> None:  # fmt: skip
     """Attention of one row tile over one split. Shapes and meanings of all arguments: `attention.attention_calls`."""
-    item = items + tl.program_id(0).to(tl.int64) * ITEM_FIELDS
-    kv_head = tl.program_id(1)
+    kv_heads = q_heads // GROUP
+    item = items + (tl.program_id(0) // kv_heads).to(tl.int64) * ITEM_FIELDS
+    kv_head = tl.program_id(0) % kv_heads
     tokens = tl.load(item + 2)
-    if tl.program_id(2) * ROWS >= tokens * GROUP:  # no row is real here, or padding of a captured plan
+    if tl.program_id(1) * ROWS >= tokens * GROUP:  # no row is real here, or padding of a captured plan
         return
     table_row = block_table + tl.load(item).to(tl.int64) * table_stride
     first_position, begin, end, partial_row = tl.load(item + 3), tl.load(item + 4), tl.load(item + 5), tl.load(item + 6)
 
-    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, HEAD_PADDED)
     real = row // GROUP < tokens
     token = tl.load(item + 1).to(tl.int64) + row // GROUP

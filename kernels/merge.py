@@ -26,8 +26,8 @@ def merge_kernel(
     output_head_stride: tl.tensor, HEAD: tl.constexpr, HEAD_PADDED: tl.constexpr, STATES: tl.constexpr,
 ) -> None:  # fmt: skip
     """Join the states of one (token, head). `merges` says where they lie, or, where it is None, they lie regularly."""
-    token = tl.program_id(0).to(tl.int64)
-    head = tl.program_id(1)
+    token = (tl.program_id(0) // heads).to(tl.int64)
+    head = tl.program_id(0) % heads
     first = token
     if merges is not None:
         record = merges + token * MERGE_FIELDS
@@ -100,4 +100,4 @@ def merge_call(
         "HEAD": head_size, "HEAD_PADDED": power_of_two_above(head_size), "STATES": STATES_A_READ,
     }  # fmt: skip
     rows = tokens if merges is None else len(merges)
-    return KernelCall(merge_kernel, (rows, heads), arguments, {"num_warps": 1 if head_size <= 128 else 2})
+    return KernelCall(merge_kernel, (rows * heads,), arguments, {"num_warps": 1 if head_size <= 128 else 2})

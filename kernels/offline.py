@@ -105,13 +105,13 @@ def _inspect_cubin(cubin: bytes, shared: int) -> Compiled:
         usage, sass = (_cuobjdump(option, path) for option in ("-res-usage", "-sass"))
     # The first word of an instruction, e.g. LDGSTS.E.BYPASS.LTC128B.128.
     words = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", sass)
-    loads = [w for w in words if w.startswith(("LDG.", "LDGSTS.")) and w.endswith((".128", ".128.CONSTANT"))]
+    loads = [w for w in words if w.startswith(("LDG.", "LDGSTS.")) and "128" in w.split(".")]
     kinds = Counter(w.split(".")[0] for w in words if re.match(r"(HMMA|HGMMA|QGMMA|UTC\w*MMA)\b", w))
     return Compiled(
         registers=int(_find(r"REG:(\d+)", usage)),
         stack=int(_find(r"STACK:(\d+)", usage)),
         shared_memory=shared,
-        loads_128=len(loads) + sum(".128" in w and w.startswith(("LDG.", "LDGSTS.")) for w in words) - len(loads),
+        loads_128=len(loads),
         matrix=dict(kinds),
     )
 

@@ -12,7 +12,7 @@ ulp of 6e-5, so a plain float32 log-sum-exp misses float64 by that.
 import contextlib
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import pagedkv.kernels.append
@@ -23,7 +23,7 @@ import pagedkv.kernels.merge
 import torch
 from pagedkv.kernels import dispatch
 from pagedkv.kernels import plan as planning
-from pagedkv.kernels.arguments import FLOAT8_DTYPES, Layout, PagedCache, Scoring
+from pagedkv.kernels.arguments import Layout, PagedCache, Scoring
 from pagedkv.kernels.plan import AttentionPlan
 from pagedkv.spec.attention import dense_attention
 from torch import Tensor
@@ -233,13 +233,3 @@ def _largest_logit(problem: Problem, row: int) -> float:
         return 0.0
     key = key.repeat_interleave(problem.plan.group, dim=1)
     return torch.einsum("ihd,jhd->hij", query, key).abs().max().item() / math.sqrt(problem.case.head_size)
-
-
-def is_float8(dtype: torch.dtype) -> bool:
-    """Tell whether torch indexes it only as bytes."""
-    return dtype in FLOAT8_DTYPES
-
-
-def with_plan(problem: Problem, plan: AttentionPlan) -> Problem:
-    """Give the same problem with another plan."""
-    return replace(problem, plan=plan)
