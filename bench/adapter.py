@@ -49,27 +49,47 @@ class Implementation(Manager):
             max_blocks_per_row=min(4, config.blocks),
         )
 
+        self.device_table: dict[int, list[Block]] = {}  # row -> blocks, as results and edits alone have told it
+        self.wrong = ""  # the first thing that a kernel was told wrong
+
     @_in_the_words_of_the_spec
     def add(self, name: Name, count: int) -> Outcome:
         """Add a sequence."""
-        return Outcome(blocks=_ids(self.cache.add(name, count).blocks))
+        added = self.cache.add(_alias(name), count)
+        self.device_table[added.row] = added.blocks.tolist()
+        return Outcome(blocks=_ids(added.blocks))
 
     @_in_the_words_of_the_spec
     def extend(self, rows: Rows) -> Outcome:
-        """Extend a batch."""
+        """Extend a batch; what kernels get of it (slot mapping, edits of a device's table) is looked at here."""
         extension = self.cache.extend(*_batch(rows))
+        slots = [slot for name, count in rows for slot in self._slots_of_the_last(name, count)]
+        self._must_be("slots", extension.slots.tolist(), slots)
+        for row, column, block in zip(*(each.tolist() for each in extension.edits), strict=True):
+            if column == 0:  # the only block of a row, or a row that moved and is told in full
+                self.device_table[row] = []
+            blocks = self.device_table[row]
+            blocks += [0] * (column + 1 - len(blocks))
+            blocks[column] = block
         return Outcome(blocks=_ids(extension.blocks), copies=_copies(extension.copies))
 
     @_in_the_words_of_the_spec
     def fork(self, parent: Name, child: Name) -> Outcome:
         """Fork a sequence."""
-        self.cache.fork(parent, child)
+        forked = self.cache.fork(_alias(parent), _alias(child))
+        self.device_table[forked.row] = forked.blocks.tolist()
         return Outcome()
 
     @_in_the_words_of_the_spec
     def launch(self, rows: Rows, stream: int) -> Outcome:
-        """Launch a batch."""
+        """Launch a batch; which rows a kernel is shown, and up to where, is looked at here."""
         launch = self.cache.launch(*_batch(rows), stream)
+        ends = [self.cache.lengths(_alias(name)).launched for name, _ in rows]
+        self._must_be("rows", launch.rows.tolist(), [self.cache.row_of(_alias(name)) for name, _ in rows])
+        self._must_be("lengths", launch.lengths.tolist(), ends)
+        self._must_be(
+            "starts", launch.starts.tolist(), [end - count for end, (_, count) in zip(ends, rows, strict=True)]
+        )
         return Outcome(copies=_copies(launch.copies), launch=launch.id, after=frozenset(launch.after))
 
     @_in_the_words_of_the_spec
@@ -80,11 +100,11 @@ class Implementation(Manager):
     @_in_the_words_of_the_spec
     def release(self, name: Name) -> Outcome:
         """Release a sequence."""
-        return Outcome(freed=frozenset(_ids(self.cache.release(name))))
+        return Outcome(freed=frozenset(_ids(self.cache.release(_alias(name)))))
 
     def block_table(self, name: Name) -> Sequence[Block]:
         """Return a sequence's blocks."""
-        return _ids(self.cache.block_table(name))
+        return _ids(self.cache.block_table(_alias(name)))
 
     def rows_read(self, launch: LaunchId) -> Sequence[Sequence[Block]]:
         """Return the rows of the table that a launch reads, as they are now."""
@@ -95,36 +115,69 @@ class Implementation(Manager):
         """Return an independent copy."""
         twin = object.__new__(type(self))
         twin.config, twin.cache = self.config, self.cache.clone()
+        twin.wrong = self.wrong
+        twin.device_table = {row: blocks.copy() for row, blocks in self.device_table.items()}
         return twin
 
     def observe(self) -> Observation:
         """Return rows, lengths, block states, planned copies and launches in flight."""
         cache = self.cache
+        seen = {_named(alias): self._seen(alias) for alias in cache.sequences()}
+        if self.wrong:
+            raise AssertionError(self.wrong)
         counts, holders = cache.counts, dict(enumerate(cache.holders().tolist()))
         return Observation(
-            {name: self._seen(name) for name in cache.sequences()},
+            seen,
             {block: count for block, count in holders.items() if block and count > 0},
             frozenset(cache.free_order()),
             frozenset(block for block, count in holders.items() if count < 0),
-            frozenset(Copy(*copy) for copy in cache.planned_copies()),
+            frozenset(Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
         )
 
-    def _seen(self, name: Name) -> Seen:
-        row = self.cache.table[self.cache.row_of(name)].tolist()
+    def _slots_of_the_last(self, name: Name, count: int) -> list[int]:
+        """Return the slots of a sequence's last positions, as its block table has them."""
+        size, table = self.config.block_size, self.cache.block_table(_alias(name)).tolist()
+        end = self.cache.lengths(_alias(name)).allocated
+        table += [0] * (end // size + 1 - len(table))  # a row that is too short is judged elsewhere
+        return [table[position // size] * size + position % size for position in range(end - count, end)]
+
+    def _must_be(self, what: str, told: list[int], right: list[int]) -> None:
+        if told != right and not self.wrong:
+            self.wrong = f"the {what} told are {told}, and should be {right}"
+
+    def _seen(self, alias: int) -> Seen:
+        at = self.cache.row_of(alias)
+        row = self.cache.table[at].tolist()
         while row and not row[-1]:
             row.pop()
-        _, *lengths = self.cache.lengths(name)
+        self._must_be("edits", self.device_table[at], row)
+        _, *lengths = self.cache.lengths(alias)
         return Seen(tuple(row), *lengths)
 
     def fingerprint(self, naming: Naming) -> Hashable:
         """Return the hidden state under new names; launches that have left are all alike."""
-        return self.cache.fingerprint(naming.blocks, naming.sequences, lambda launch: naming.launches.get(launch, 0))
+        sequences = {_alias(name): number for name, number in naming.sequences.items()}
+        return self.cache.fingerprint(naming.blocks, sequences, lambda launch: naming.launches.get(launch, 0))
 
     def free_order(self) -> Sequence[Block]:
         """Return the free blocks, next to be taken first."""
         return self.cache.free_order()
+
+
+def _alias(name: Name) -> int:
+    """Return the name under which the cache knows a sequence: large, negative, with the low bits of every other one.
+
+    The implementation guesses a name's row by its low bits, so small names alone would never try what it does when
+    two of them meet.
+    """
+    return name // 2 * 2**40 + name % 2 - 2**50
+
+
+def _named(alias: int) -> Name:
+    high, low = divmod(alias + 2**50, 2**40)
+    return 2 * high + low
 
 
 def _ids(blocks: Any) -> tuple[int, ...]:
@@ -132,8 +185,9 @@ def _ids(blocks: Any) -> tuple[int, ...]:
 
 
 def _batch(rows: Rows) -> tuple[list[int], list[int]]:
-    return [name for name, _ in rows], [count for _, count in rows]
+    return [_alias(name) for name, _ in rows], [count for _, count in rows]
 
 
 def _copies(copies: Any) -> tuple[Copy, ...]:
-    return tuple(Copy(*each) for each in zip(*(column.tolist() for column in copies), strict=True))
+    each = zip(*(column.tolist() for column in copies), strict=True)
+    return tuple(Copy(_named(alias), source, target, extent) for alias, source, target, extent in each)

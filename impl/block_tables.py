@@ -132,6 +132,7 @@ class BlockTables:
             launches.in_flight[reader].waiting_rows.append(row)
         else:
             self.blocks(row).fill(0)
+            self.fences[:, row] = 0  # what a fork inherited may be in flight: nothing that the next sequence waits for
             self.free_rows.append(row)
 
     def read_in_flight(self, row: int, launches: LaunchLog) -> bool:

@@ -28,6 +28,7 @@ from .arrays import NO_BLOCKS, NO_SLOTS, Int32Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import extend
+from .invariants import CorruptState
 from .journal import JournalWriter
 from .launches import LaunchLog
 from .refusals import Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong
@@ -115,7 +116,8 @@ class BlockCache(CacheViews):
         row = tables.begin(name, self._operations, count, blocks)
         if self._journal is not None:
             self._journal.add(name, count, blocks.tolist())
-        assert pool.held + pool.quarantined == pool.taken, LOST
+        if pool.held + pool.quarantined != pool.taken:
+            raise CorruptState(LOST)
         return Added(row, blocks)
 
     def fork(self, parent: int, child: int) -> Forked:
@@ -138,7 +140,8 @@ class BlockCache(CacheViews):
         pool.share(blocks.astype(np.intp))
         if self._journal is not None:
             self._journal.fork(parent, child)
-        assert pool.held + pool.quarantined == pool.taken, LOST
+        if pool.held + pool.quarantined != pool.taken:
+            raise CorruptState(LOST)
         return Forked(twin, blocks)
 
     def release(self, seq: int) -> Int32Array:
@@ -159,7 +162,8 @@ class BlockCache(CacheViews):
             tables.end(name, row, self._launches)
         if self._journal is not None:
             self._journal.release(name, freed.tolist())
-        assert pool.held + pool.quarantined == pool.taken, LOST
+        if pool.held + pool.quarantined != pool.taken:
+            raise CorruptState(LOST)
         return freed
 
     # ---- steps ------------------------------------------------------------------------------------------------------
@@ -181,7 +185,8 @@ class BlockCache(CacheViews):
         if self._journal is not None:
             copies = list(zip(*(column.tolist() for column in extension.copies), strict=True))
             self._journal.extend(batch.names, amounts, extension.blocks.tolist(), copies)
-        assert pool.held + pool.quarantined == pool.taken, LOST
+        if pool.held + pool.quarantined != pool.taken:
+            raise CorruptState(LOST)
         return extension
 
     def launch(self, seqs: Integers, counts: SupportsIndex | Integers = 1, stream: int = 0) -> Launch:
@@ -200,7 +205,8 @@ class BlockCache(CacheViews):
         self._operations += 1
         if self._journal is not None:
             self._journal.launch(launch.id, batch.names, amounts, stream, launch.after)
-        assert pool.held + pool.quarantined == pool.taken, LOST
+        if pool.held + pool.quarantined != pool.taken:
+            raise CorruptState(LOST)
         return launch
 
     def retire(self, launch_id: int) -> Int32Array:
@@ -223,7 +229,8 @@ class BlockCache(CacheViews):
                 self._tables.retire_row(row, self._launches)
         if self._journal is not None:
             self._journal.retire(launch_id, freed.tolist())
-        assert pool.held + pool.quarantined == pool.taken, LOST
+        if pool.held + pool.quarantined != pool.taken:
+            raise CorruptState(LOST)
         return freed
 
     # ---- the cache as a whole ---------------------------------------------------------------------------------------

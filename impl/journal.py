@@ -25,6 +25,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import mkstemp
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
@@ -47,17 +48,20 @@ class JournalWriter:
     def __init__(
         self, path: str | os.PathLike[str], *, blocks: int, block_size: int, streams: int = 1, launches: int = 64
     ) -> None:
-        self.path = Path(path)
         self.lines = 0
-        if self.path.is_dir():
-            raise InvalidArgument(f"cannot write a journal to {self.path}: it is a folder; name a file")
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         try:
-            self._raw: BinaryIO = self._temporary.open("wb")
-        except OSError as error:
-            raise InvalidArgument(
-                f"cannot write a journal to {self.path}: {error.strerror}; name another file"
-            ) from None
+            self.path = Path(path).resolve()  # a link is followed, lest it is replaced
+            if self.path.exists() and not self.path.is_file():
+                raise InvalidArgument(f"cannot write a journal to {self.path}: it is no plain file; name another")
+            handle, temporary = mkstemp(".part", f".{self.path.name}.", self.path.parent)
+        except (OSError, RuntimeError, TypeError, ValueError) as error:  # a loop of links, no path, a NUL in it
+            if isinstance(error, InvalidArgument):
+                raise
+            why = getattr(error, "strerror", None) or error
+            raise InvalidArgument(f"cannot write a journal to {path!r}: {why}; name another file") from None
+        self._temporary = Path(temporary)  # of its own, though two journals are written to one name
+        self._temporary.chmod(0o666 & ~_umask())
+        self._raw: BinaryIO = os.fdopen(handle, "wb")
         compressed = self.path.suffix == ".gz"
         self._file = cast("BinaryIO", gzip.GzipFile("", "wb", 6, self._raw, mtime=0) if compressed else self._raw)
         self._digest = hashlib.blake2b(digest_size=32)
@@ -174,6 +178,13 @@ class JournalWriter:
             return field if counts == 1 else field + _field("counts", [counts] * names.size)
         amounts = np.asarray(counts, np.int64)
         return field if (amounts == 1).all() else field + _field("counts", amounts.tolist())
+
+
+def _umask() -> int:
+    """Return the mask of new files, which can be read by setting it alone."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _field(key: str, values: list[int] | list[list[int]]) -> str:

@@ -134,12 +134,12 @@ class Names:
 
     def _prepare(self, rows: int) -> None:
         """Lay out what serves `resolve`: four homes a row, so that names counted up seldom meet."""
-        self._last = None
-        self._places = frozen(np.arange(rows))
-        self._device_places = frozen(np.arange(rows, dtype=np.int32))
-        self._stamp = np.full(rows, -1, np.int64)
-        self._mask = (1 << (4 * rows - 1).bit_length()) - 1
-        self._home = np.zeros(self._mask + 1, np.intp)
+        mask = (1 << (4 * rows - 1).bit_length()) - 1
+        places, device_places = np.arange(rows), np.arange(rows, dtype=np.int32)
+        stamp, home = np.full(rows, -1, np.int64), np.zeros(mask + 1, np.intp)
+        self._last = None  # from here on nothing needs memory: it is all done or nothing
+        self._places, self._device_places, self._stamp = frozen(places), frozen(device_places), stamp
+        self._mask, self._home = mask, home
         for name, row in self.row_of.items():
             self._home[name & self._mask] = row
 

@@ -148,7 +148,7 @@ def _sensible_move(state: State, names: int, random: Random) -> Operation:  # no
 def _odd_move(state: State, names: int, random: Random) -> Operation:
     """Draw an operation that is likely to be refused, or that comes when it changes nothing."""
     live = list(state.sequences) or [names]
-    one, stranger = random.choice(live), names
+    one, stranger = random.choice(live), random.choice([n for n in range(names + 2) if n not in state.sequences])
     too_long = state.config.blocks * state.config.block_size + 1
     return random.choice(
         (

@@ -1,0 +1,120 @@
+"""Where the cache meets files, memory and kernels: what a hostile reviewer broke once, and must not break again."""
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from pagedkv.bench.adapter import Implementation
+from pagedkv.impl.cache import BlockCache
+from pagedkv.impl.invariants import CorruptState
+from pagedkv.impl.journal import JournalWriter
+from pagedkv.impl.names import Names
+from pagedkv.impl.refusals import InvalidArgument
+from pagedkv.impl.results import Edits
+from pagedkv.spec.audit import audit
+from pagedkv.spec.explore import explore
+from pagedkv.spec.moves import Scope
+from pagedkv.spec.shards import Settings
+from pagedkv.spec.state import Config
+
+
+def test_a_journal_takes_the_place_of_plain_files_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for odd in (tmp_path / "pipe", Path("/dev/null"), tmp_path, tmp_path / "a\0b", tmp_path / ("x" * 300)):
+        with pytest.raises(InvalidArgument):
+            BlockCache(2, 2, journal=odd)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert [each.name for each in tmp_path.iterdir()] == ["pipe"]
+
+
+@pytest.mark.parametrize("odd", [5, b"name", object()])
+def test_a_journal_that_is_no_path(odd: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        JournalWriter(odd, blocks=1, block_size=1)
+
+
+def test_a_journal_follows_a_link(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    BlockCache(2, 2, journal=tmp_path / "link").close()
+    assert (tmp_path / "link").is_symlink()
+    assert audit(tmp_path / "file").lines == 2
+
+
+def test_two_journals_of_one_name_do_not_mix(tmp_path: Path) -> None:
+    first, second = BlockCache(8, 4, journal=tmp_path / "same"), BlockCache(8, 4, journal=tmp_path / "same")
+    for name in range(5):
+        first.add(name, 1)
+    second.add(1, 1)
+    first.close()
+    assert audit(tmp_path / "same").operations["add"] == 5
+    second.close()
+    assert audit(tmp_path / "same").operations["add"] == 1
+    assert [each.name for each in tmp_path.iterdir()] == ["same"]
+
+
+def test_a_reused_row_waits_for_nothing_that_it_did_not_launch() -> None:
+    cache = BlockCache(8, 4, streams=2)
+    cache.add(1, 4)
+    cache.launch([1], 4, stream=1)
+    cache.fork(1, 2)
+    cache.release(2)
+    cache.add(3, 4)
+    assert cache.launch([3], 4, stream=0).after == ()
+
+
+def test_names_that_cannot_grow_are_as_before() -> None:
+    names = Names(4)
+    for name in range(3):
+        names.bind(name, name + 1, name)
+    with mock.patch("numpy.zeros", side_effect=MemoryError), pytest.raises(MemoryError):
+        names._prepare(8)
+    assert names.resolve(np.array([2, 0, 1], np.int64)).rows.tolist() == [3, 1, 2]
+
+
+def test_conservation_is_no_assertion() -> None:
+    cache = BlockCache(8, 4)
+    cache._pool.held += 5
+    with pytest.raises(CorruptState, match="R-OWN-5"):
+        cache.add(1, 1)
+
+
+class WrongSlots(Implementation):
+    """A slot mapping that lies one slot off."""
+
+    class cache_class(BlockCache):  # noqa: N801
+        def extend(self, *arguments: Any) -> Any:
+            extended = super().extend(*arguments)
+            return extended._replace(slots=extended.slots + 1)
+
+
+class EditsLost(Implementation):
+    """Edits that leave out what changed."""
+
+    class cache_class(BlockCache):  # noqa: N801
+        def extend(self, *arguments: Any) -> Any:
+            nothing = np.empty(0, np.int32)
+            return super().extend(*arguments)._replace(edits=Edits(nothing, nothing, nothing))
+
+
+class ShortLengths(Implementation):
+    """Context lengths without the new positions."""
+
+    class cache_class(BlockCache):  # noqa: N801
+        def launch(self, *arguments: Any) -> Any:
+            launched = super().launch(*arguments)
+            return launched._replace(lengths=launched.starts)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [(WrongSlots, "slots"), (EditsLost, "edits"), (ShortLengths, "lengths")],
+    ids=["slots", "edits", "lengths"],
+)
+def test_explore_sees_what_kernels_are_told(fault: type[Implementation], said: str) -> None:
+    report = explore(Settings(Scope(Config(2, 1, 1, 1), 2, 2, 1), fault))
+    assert report.broken is not None
+    assert f"the {said} told are" in report.broken.detail
