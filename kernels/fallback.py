@@ -120,10 +120,11 @@ def _take(waiting: "queue.SimpleQueue[Task]") -> Task | None:
 
 
 def _run(work: Callable[[], None], threads: int) -> None:
-    """Run `work` on this thread and `threads` - 1 more, each with single-threaded operations where there are more."""
-    if threads <= 1:
-        work()
-        return
+    """Run `work` on this thread and `threads` - 1 more, each with single-threaded operations, be it one or many.
+
+    One alone, too: an operation on two threads adds up in another order, so a row's result would depend on whether it
+    has batch mates (R-KRN-9).
+    """
 
     def alone() -> None:
         torch.set_num_threads(1)
@@ -131,7 +132,7 @@ def _run(work: Callable[[], None], threads: int) -> None:
 
     before = torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(threads - 1, thread_name_prefix="pagedkv-attention") as pool:
+        with ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="pagedkv-attention") as pool:
             others = [pool.submit(alone) for _ in range(threads - 1)]
             alone()
             for other in others:

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from pagedkv.bench import kernel_checks
 from pagedkv.kernels import dispatch
 from pagedkv.kernels import plan as planning
 from pagedkv.kernels.arguments import PagedCache
@@ -133,3 +134,14 @@ def test_room_in_a_captured_plan_changes_nothing(backend: TestedBackend) -> None
     captured = replace(longer, query_starts=plan.query_starts, kv_lengths=plan.kv_lengths, kv_starts=plan.kv_starts)
     for got, wanted in zip(attend(replace(problem, plan=captured), backend), attend(problem, backend), strict=True):
         assert torch.equal(got, wanted)
+
+
+@pytest.mark.parametrize("seed", [36, 55, 67, 109, 206, 217, 277, 308, 345])
+def test_a_row_alone_is_computed_as_among_others(seed: int) -> None:
+    """Found by `pagedkv verify`: a lone tile ran its operations on two threads, which add up in another order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(max(2, before))
+    try:
+        assert kernel_checks._batch_mates(torch.device("cpu"), seed) == ""
+    finally:
+        torch.set_num_threads(before)
