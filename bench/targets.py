@@ -55,7 +55,7 @@ def load_target(name: str) -> Factory:
     if not (module_name and colon and attribute):
         raise BadInput(where, "no target", f"give {' or '.join(OURS)}, or package.module:factory")
     if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  (sys.path holds strings)
     try:
         found = _imported(name)
     except KeyboardInterrupt:

@@ -104,19 +104,19 @@ def _walk(name: str, settings: Settings, share: float) -> Checked:
     return Checked(name, scope, f"{report.states:,} states, {report.edges:,} edges", report.seconds, result, finding)
 
 
-def _exhaustive(share: float, seed: int) -> Checked:  # noqa: ARG001
+def _exhaustive(share: float, seed: int) -> Checked:  # noqa: ARG001  (the signature is the protocol's)
     """Walk a small world in lock-step."""
     scope = Scope(Config(3, 2, 2, 2), sequences=2, tokens=2, rows=1)
     return _walk("exhaustive, lock-step", Settings(scope, Implementation), share)
 
 
-def _exhaustive_pairs(share: float, seed: int) -> Checked:  # noqa: ARG001
+def _exhaustive_pairs(share: float, seed: int) -> Checked:  # noqa: ARG001  (the signature is the protocol's)
     """Walk a smaller world, hidden state included."""
     scope = Scope(Config(2, 2, 2, 2), sequences=2, tokens=2, rows=1)
     return _walk("exhaustive, hidden state too", Settings(scope, Implementation, pairs=True), share)
 
 
-def _exhaustive_contents(share: float, seed: int) -> Checked:  # noqa: ARG001
+def _exhaustive_contents(share: float, seed: int) -> Checked:  # noqa: ARG001  (the signature is the protocol's)
     """Walk a smaller world by contents alone."""
     scope = Scope(Config(2, 1, 2, 2), sequences=2, tokens=2, rows=1)
     return _walk("exhaustive, contents alone", Settings(scope, Implementation, lock_step=False), share)
@@ -165,7 +165,7 @@ def _journals(share: float, seed: int) -> Checked:
 def _kernels(share: float, seed: int) -> Checked:
     """Hold the kernels to the dense oracle."""
     import torch  # noqa: PLC0415  (seconds to import, and only this check needs it)
-    from pagedkv.bench.kernel_checks import check_kernels  # noqa: PLC0415
+    from pagedkv.bench.kernel_checks import check_kernels  # noqa: PLC0415  (as above)
 
     began = time.monotonic()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -7,7 +7,8 @@ else before that launch has retired: blocks, table rows and the sources of plann
 
 Guarantees: a refused call has changed nothing; its class says why (`refusals`), in the order of the spec's table of
 operations. Held and quarantined blocks are compared with the free stack after each operation; `check()` walks
-everything. One thread of control: calls must not overlap.
+everything. One thread of control: calls must not overlap, and a call that Ctrl-C or a want of memory cuts short may
+leave a state that `check()` refuses: throw such a cache away.
 
 Cost: a call is a few passes over its batch; add, fork and release are O(blocks of the sequence), retire is O(what
 becomes free). Nothing depends on how many sequences or blocks there are. Source of the ideas: paging and copy-on-write,

@@ -104,7 +104,7 @@ class Manager:
 
     # ---- what some have
 
-    def fork(self, parent: Name, child: Name) -> Outcome | None:  # noqa: ARG002
+    def fork(self, parent: Name, child: Name) -> Outcome | None:  # noqa: ARG002  (the signature is the protocol's)
         """Start `child` with the blocks of `parent`. By default not offered: refused always."""
         raise NotOffered("fork")
 
@@ -134,7 +134,7 @@ class Manager:
         """Return what the manager shows of itself; None: it is a black box, and judged by contents alone."""
         return None
 
-    def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002
+    def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002  (the signature is the protocol's)
         """Return all state on which future behaviour depends and which neither rows nor `observe` show, in new names.
 
         The exhaustive driver takes states that differ in nothing else for one. What is left out here may hide a fault

@@ -92,7 +92,7 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
     return state._replace(free=supply.rest()), Outcome(blocks=supply.taken(), copies=tuple(copies))
 
 
-def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001
+def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001  (the signature is the protocol's)
     """Start a sequence as its parent is now: same text, same row, one more edge to each distinct block.
 
     Refused: Unknown, Duplicate, Busy (planned positions: `copy` is None in what follows).
@@ -148,7 +148,7 @@ def ready(state: State, launch: Launch) -> bool:
     return launch.id in pending and not before(state.launches, launch) & pending
 
 
-def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> Result:  # noqa: ARG001
+def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> Result:  # noqa: ARG001  (the signature is the protocol's)
     """Let the device do a launch: copies, then writes. What it then reads is judged by R-DATA.
 
     The device's own move, at any time that its order allows: the caller asks for launches that are `ready` alone

@@ -71,6 +71,6 @@ class Reference(Manager):
         """Return what the state shows."""
         return observe(self.state)
 
-    def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002
+    def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002  (the signature is the protocol's)
         """Nothing is hidden: what the next operation takes depends on ids, which are names."""
         return None

@@ -77,7 +77,7 @@ class Shard:
         self.frontier = [(number, candidate[3]) for number, candidate in pairs if number]
         self.candidates = []
 
-    def forget(self, yes: bool) -> None:  # noqa: FBT001
+    def forget(self, yes: bool) -> None:  # noqa: FBT001  (read with its name)
         """Start counting anew, where another process counts what was walked by all."""
         if yes:
             self.edges = 0

@@ -80,7 +80,7 @@ class Raises(Reference):
 class RaisesTheUnsayable(Reference):
     """It raises what raises when it is said."""
 
-    def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002
+    def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
         class UnsayableError(Exception):
             def __str__(self) -> str:
                 raise RuntimeError
@@ -91,7 +91,7 @@ class RaisesTheUnsayable(Reference):
 class RaisesAVerdict(Reference):
     """It raises a verdict of its own, named like a file elsewhere."""
 
-    def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002
+    def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
         raise Broken("../R-DATA", "a verdict of its own")
 
 
@@ -107,14 +107,14 @@ class RaisesAtAnUnknownLaunch(Reference):
 class Exits(Reference):
     """It ends the program, as if all were well."""
 
-    def extend(self, rows: Rows) -> Outcome:  # noqa: ARG002
+    def extend(self, rows: Rows) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
         sys.exit(0)
 
 
 class Dies(Reference):
     """It ends its process without a word."""
 
-    def extend(self, rows: Rows) -> Outcome:  # noqa: ARG002
+    def extend(self, rows: Rows) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
         os._exit(3)
 
 
@@ -132,21 +132,21 @@ class Hangs(Reference):
 class RefusesForNoReason(Reference):
     """It refuses with a reason that there is not."""
 
-    def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002
+    def fork(self, parent: Name, child: Name) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
         raise Refused("because")  # type: ignore[arg-type]
 
 
 class NeverReleases(BlackBox):
     """It keeps every sequence."""
 
-    def release(self, name: Name) -> Outcome:  # noqa: ARG002
+    def release(self, name: Name) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
         raise Refused(Reason.BUSY)
 
 
 class NeverRetires(BlackBox):
     """It will not hear of a completion."""
 
-    def retire(self, launch: int) -> Outcome:  # noqa: ARG002
+    def retire(self, launch: int) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
         raise Refused(Reason.BUSY)
 
 

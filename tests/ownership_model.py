@@ -289,7 +289,7 @@ class ReusePlannedSource(Ownership):
 class ReleaseWhatOthersHold(Ownership):
     """A released sequence takes its blocks with it, whoever else holds them."""
 
-    def left_alone(self, old: Relations, new: Relations, leaving: Any, block: Any) -> Truth:  # noqa: ARG002
+    def left_alone(self, old: Relations, new: Relations, leaving: Any, block: Any) -> Truth:  # noqa: ARG002  (the signature is the protocol's)
         """Ask nobody."""
         return old.owns(leaving, block)
 
@@ -297,7 +297,7 @@ class ReleaseWhatOthersHold(Ownership):
 class ForgetAtRelease(Ownership):
     """A released sequence's blocks go nowhere: a leak."""
 
-    def left_alone(self, old: Relations, new: Relations, leaving: Any, block: Any) -> Truth:  # noqa: ARG002
+    def left_alone(self, old: Relations, new: Relations, leaving: Any, block: Any) -> Truth:  # noqa: ARG002  (the signature is the protocol's)
         """Let nothing wait that does not wait already."""
         return old.quarantined(block)
 

@@ -38,19 +38,19 @@ class Faulty(Implementation):
 class EarlyReuse(Faulty):
     """A cancelled sequence's blocks are free at once, whatever is in flight."""
 
-    class pool(BlockPool):  # noqa: N801
+    class pool(BlockPool):  # noqa: N801  (named as the attribute that it is)
         """Take every block for one that no launch has touched."""
 
         __slots__ = ()
 
-        def drop(self, ids: Any, touched: int, fences: list[int]) -> Any:  # noqa: ARG002
+        def drop(self, ids: Any, touched: int, fences: list[int]) -> Any:  # noqa: ARG002  (the signature is the protocol's)
             return super().drop(ids, 0, fences)
 
 
 class OneFence(Faulty):
     """One fence for all streams: the newest launch that touches a block, whichever stream it is on."""
 
-    class pool(BlockPool):  # noqa: N801
+    class pool(BlockPool):  # noqa: N801  (named as the attribute that it is)
         """Forget all fences of a block but the newest."""
 
         __slots__ = ()
@@ -64,7 +64,7 @@ class OneFence(Faulty):
 class MissingEdge(Faulty):
     """Launches are ordered by their stream alone: a reader on another stream does not wait for the writer."""
 
-    class launches(LaunchLog):  # noqa: N801
+    class launches(LaunchLog):  # noqa: N801  (named as the attribute that it is)
         """Name no launch of another stream."""
 
         __slots__ = ()
@@ -76,19 +76,19 @@ class MissingEdge(Faulty):
 class RowRecycled(Faulty):
     """A row is given to the next sequence while a launch in flight will read it."""
 
-    class tables(BlockTables):  # noqa: N801
+    class tables(BlockTables):  # noqa: N801  (named as the attribute that it is)
         """Take no launch for a reader of a row."""
 
         __slots__ = ()
 
-        def _reader(self, row: int, launches: LaunchLog) -> int:  # noqa: ARG002
+        def _reader(self, row: int, launches: LaunchLog) -> int:  # noqa: ARG002  (the signature is the protocol's)
             return 0
 
 
 class NoCopyOnWrite(Faulty):
     """A shared tail block is written in place."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         """Find nothing to copy."""
 
         def extend(self, *arguments: Any) -> Any:
@@ -103,7 +103,7 @@ class NoCopyOnWrite(Faulty):
 class EdgeKept(Faulty):
     """Copy-on-write forgets to drop the edge to the block that it copied."""
 
-    class pool(BlockPool):  # noqa: N801
+    class pool(BlockPool):  # noqa: N801  (named as the attribute that it is)
         """Let a copying holder stay a holder."""
 
         __slots__ = ()
@@ -117,7 +117,7 @@ class EdgeKept(Faulty):
 class DoubleFree(Faulty):
     """A block that two launches touch is freed by the retirement of each."""
 
-    class pool(BlockPool):  # noqa: N801
+    class pool(BlockPool):  # noqa: N801  (named as the attribute that it is)
         """Let it wait at the newest launch as well."""
 
         __slots__ = ()
@@ -135,7 +135,7 @@ class DoubleFree(Faulty):
 class CopySourceFreed(Faulty):
     """The source of a planned copy is freed when its last holder leaves, before the copy is launched."""
 
-    class pool(BlockPool):  # noqa: N801
+    class pool(BlockPool):  # noqa: N801  (named as the attribute that it is)
         """Know of no planned copy when edges are dropped."""
 
         __slots__ = ()
@@ -172,7 +172,7 @@ class OffByOne(Faulty):
 class LateCompletion(Faulty):
     """A completion that is delivered twice frees its blocks twice, though they are another's by then."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         """Free again what a launch freed."""
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -197,7 +197,7 @@ class LateCompletion(Faulty):
 class RefusedBatchKeepsBlock(Faulty):
     """A batch that is refused for want of space has taken a block by then, and keeps it."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         """Take one before refusing."""
 
         def extend(self, *arguments: Any) -> Any:

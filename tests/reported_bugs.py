@@ -28,7 +28,7 @@ import planted_faults as faults
 class SecondRelease(Implementation):
     """A sequence that is gone is released again without a word."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         """Take no offence at an unknown name."""
 
         def release(self, seq: int) -> Any:
@@ -41,7 +41,7 @@ class SecondRelease(Implementation):
 class ForkWithoutEdge(faults.Faulty):
     """A fork adds no edge to what it shares."""
 
-    class pool(BlockPool):  # noqa: N801
+    class pool(BlockPool):  # noqa: N801  (named as the attribute that it is)
         """Count nothing."""
 
         __slots__ = ()
@@ -53,7 +53,7 @@ class ForkWithoutEdge(faults.Faulty):
 class CompletionFiltered(Implementation):
     """A completion is dropped where its sequence has gone by then."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         """Listen for live sequences alone."""
 
         def retire(self, launch_id: int) -> Any:
@@ -66,7 +66,7 @@ class CompletionFiltered(Implementation):
 class RefusedAddKeepsBlock(Implementation):
     """What could not be added has taken a block by then, and keeps it."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         """Take one before refusing."""
 
         def add(self, *arguments: Any, **options: Any) -> Any:

@@ -29,17 +29,17 @@ BATCHES = Scope(Config(blocks=2, block_size=2, streams=1, launches=2), sequences
 class NoCopyOnWrite(Foreign):
     """Appends to a block in place, whoever shares it."""
 
-    class manager_class(BlockManager):  # noqa: N801
+    class manager_class(BlockManager):  # noqa: N801  (named as the attribute that it is)
         """Call no block shared."""
 
-        def _is_shared(self, block_id: int) -> bool:  # noqa: ARG002
+        def _is_shared(self, block_id: int) -> bool:  # noqa: ARG002  (the signature is the protocol's)
             return False
 
 
 class FreesShared(Foreign):
     """Frees a sequence's blocks whoever shares them."""
 
-    class manager_class(BlockManager):  # noqa: N801
+    class manager_class(BlockManager):  # noqa: N801  (named as the attribute that it is)
         """Count no references when letting go."""
 
         def _unref(self, block_id: int) -> None:
@@ -50,7 +50,7 @@ class FreesShared(Foreign):
 class OffByOne(Foreign):
     """Takes no block for the token after an exact multiple of the block size."""
 
-    class manager_class(BlockManager):  # noqa: N801
+    class manager_class(BlockManager):  # noqa: N801  (named as the attribute that it is)
         """Call a block full one token late."""
 
         def _is_full(self, seq: Seq) -> bool:
@@ -60,7 +60,7 @@ class OffByOne(Foreign):
 class ForgetsCopySource(Foreign):
     """Lets go of a copy's source before the copy is done."""
 
-    class manager_class(BlockManager):  # noqa: N801
+    class manager_class(BlockManager):  # noqa: N801  (named as the attribute that it is)
         """Take a planned copy for a done one."""
 
         def may_append(self, seq: Seq) -> tuple[int, int] | None:
@@ -72,7 +72,7 @@ class ForgetsCopySource(Foreign):
 class FreesLater(Foreign):
     """Sound, and hides something: a block that nobody has any more is free when somebody asks for one, or forks."""
 
-    class manager_class(BlockManager):  # noqa: N801
+    class manager_class(BlockManager):  # noqa: N801  (named as the attribute that it is)
         """Keep what was let go apart until somebody asks."""
 
         later: tuple[int, ...] = ()

@@ -85,7 +85,7 @@ def test_conservation_is_no_assertion() -> None:
 class WrongSlots(Implementation):
     """A slot mapping that lies one slot off."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         def extend(self, *arguments: Any) -> Any:
             extended = super().extend(*arguments)
             return extended._replace(slots=extended.slots + 1)
@@ -94,7 +94,7 @@ class WrongSlots(Implementation):
 class EditsLost(Implementation):
     """Edits that leave out what changed."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         def extend(self, *arguments: Any) -> Any:
             nothing = np.empty(0, np.int32)
             return super().extend(*arguments)._replace(edits=Edits(nothing, nothing, nothing))
@@ -103,7 +103,7 @@ class EditsLost(Implementation):
 class ShortLengths(Implementation):
     """Context lengths without the new positions."""
 
-    class cache_class(BlockCache):  # noqa: N801
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
         def launch(self, *arguments: Any) -> Any:
             launched = super().launch(*arguments)
             return launched._replace(lengths=launched.starts)

@@ -36,7 +36,7 @@ def _slot(cache: PagedCache, which: str, slot: int) -> Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_append_writes_its_slots_and_no_other(layout: Layout, interleaved: bool, backend: TestedBackend) -> None:  # noqa: FBT001
+def test_append_writes_its_slots_and_no_other(layout: Layout, interleaved: bool, backend: TestedBackend) -> None:  # noqa: FBT001  (read with its name)
     """R-TAB-2: -1 writes nothing, in particular not the last slot of the last block."""
     cache = _cache(layout, interleaved=interleaved)
     key, value = _random(4, KV_HEADS, HEAD).half(), _random(4, KV_HEADS, HEAD, seed=1).half()
