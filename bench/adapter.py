@@ -16,6 +16,8 @@ from pagedkv.spec.operations import Outcome, Rows
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, LaunchId, Name
 
+SMALL_NAMES = 64  # those that drivers use
+
 
 def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., Outcome]:
     """Turn the implementation's refusals into the spec's, by name."""
@@ -167,17 +169,18 @@ class Implementation(Manager):
 
 
 def _alias(name: Name) -> int:
-    """Return the name under which the cache knows a sequence: large, negative, with the low bits of every other one.
+    """Return the name under which the cache knows a sequence: of a small one a large one with few low bits.
 
     The implementation guesses a name's row by its low bits, so small names alone would never try what it does when
-    two of them meet.
+    two of them meet, nor names below 0.
     """
-    return name // 2 * 2**40 + name % 2 - 2**50
+    return name // 2 * 2**40 + name % 2 - 2**50 if 0 <= name < SMALL_NAMES else name
 
 
 def _named(alias: int) -> Name:
     high, low = divmod(alias + 2**50, 2**40)
-    return 2 * high + low
+    name = 2 * high + low
+    return name if low <= 1 and 0 <= name < SMALL_NAMES else alias
 
 
 def _ids(blocks: Any) -> tuple[int, ...]:
