@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arguments import shown
-from .arrays import NO_BLOCKS, IndexArray, Int64Array
+from .arrays import NO_BLOCKS, IndexArray, Int64Array, before, cells
 from .block_pool import BlockPool
 from .block_tables import BlockTables, PlannedCopy
 from .names import Batch
@@ -92,7 +92,7 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
     copies = _copy_tails(tables, pool, batch, rows, plan, taken) if plan.copying.size else NO_COPIES
     grows = np.ones(total, bool)
     grows[plan.first[plan.copying]] = False  # there stand the copies' targets
-    grown_rows, columns = _cells(rows, plan.have, plan.growth)
+    grown_rows, columns = cells(rows, plan.have, plan.growth)
     tables.table[grown_rows, columns] = taken[grows]
     tables.allocated[rows] = plan.after
     last, _ = tables.paging.locate(plan.after - 1)
@@ -111,7 +111,7 @@ def _plan(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array
     moving = [place for place in copying.tolist() if tables.read_in_flight(int(batch.rows[place]), pool.launches)]
     taking = growth.copy()
     taking[copying] += 1
-    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), _before(taking))
+    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), before(taking))
 
 
 def _copying(tables: BlockTables, pool: BlockPool, rows: IndexArray, length: Int64Array) -> IndexArray:
@@ -136,6 +136,8 @@ def _copy_tails(
     pool.plan_copies(sources, tables.fences[:, copiers])
     tables.table[copiers, plan.have[plan.copying] - 1] = targets
     tables.copying[copiers] = True
+    if pool.index is not None:
+        pool.index.tokens[targets] = pool.index.tokens[sources]
     for row, *copy in zip(copiers.tolist(), sources.tolist(), targets.tolist(), extents.tolist(), strict=True):
         tables.copies[row] = PlannedCopy(*copy)
     blocks = (array.astype(np.int32) for array in (sources, targets, extents))
@@ -147,26 +149,15 @@ def _edits(tables: BlockTables, rows: IndexArray, plan: _Plan) -> Edits:
     first = plan.have.copy()
     first[plan.copying] -= 1
     first[plan.moving] = 0
-    edited, columns = _cells(rows, first, plan.have + plan.growth - first)
+    edited, columns = cells(rows, first, plan.have + plan.growth - first)
     return Edits(edited.astype(np.int32), columns.astype(np.int32), tables.table[edited, columns])
 
 
 def _slots(tables: BlockTables, rows: IndexArray, length: Int64Array, counts: Int64Array) -> Int64Array:
     """Return the slots of all new positions, in batch order."""
-    repeated, positions = _cells(rows, length, counts)
+    repeated, positions = cells(rows, length, counts)
     index, offset = tables.paging.locate(positions)
     return tables.paging.slot(tables.table[repeated, index].astype(np.int64), offset)
-
-
-def _cells(rows: IndexArray, first: Int64Array, counts: Int64Array) -> tuple[IndexArray, Int64Array]:
-    """Return, row by row, (row, number) for the `counts` numbers from `first` on."""
-    repeated = np.repeat(rows, counts)
-    return repeated, np.repeat(first - _before(counts), counts) + np.arange(repeated.size)
-
-
-def _before(counts: Int64Array) -> Int64Array:
-    """Return for each row the sum of the counts before it."""
-    return np.cumsum(counts) - counts
 
 
 def _refuse_without_space(pool: BlockPool, need: int, longest: int) -> None:

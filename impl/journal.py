@@ -72,9 +72,49 @@ class JournalWriter:
         header |= {"streams": streams, "discipline": "fence", "launches": launches}
         self._line(json.dumps(header, separators=(",", ":")))
 
-    def add(self, seq: int, count: int, blocks: list[int]) -> None:
-        """Write that a sequence of `count` tokens took `blocks`."""
-        self._line(f'{{"op":"add","seq":{seq},"n":{count}{_field("out", blocks)}}}')
+    def add(
+        self,
+        seq: int,
+        count: int,
+        blocks: list[int],
+        *,
+        tokens: Sequence[int] = (),
+        salt: int = 0,
+        hits: Sequence[int] = (),
+    ) -> None:
+        """Write that a sequence of `count` tokens took `blocks`, behind those it hit by its ids."""
+        ids = _field("tokens", [*tokens]) + _number("salt", salt) + _field("hits", [*hits])
+        self._line(f'{{"op":"add","seq":{seq},"n":{count}{ids}{_field("out", blocks)}}}')
+
+    def publish(
+        self,
+        seqs: Sequence[int] | Int64Array,
+        tokens: list[list[int]],
+        retention: int,
+        blocks: list[int],
+        merges: Sequence[tuple[int, int, int, int]],
+        freed: list[int],
+    ) -> None:
+        """Write what each sequence was told, which blocks were published, merged (sequence, index, old, new), freed."""
+        batch = self._batch("seqs", seqs, 1)
+        told = f',"tokens":{_text(tokens)}{_number("retention", retention)}{_field("published", blocks)}'
+        self._line(
+            f'{{"op":"publish"{batch}{told}{_field("merged", [[*merge] for merge in merges])}{_field("freed", freed)}}}'
+        )
+
+    def pin(self, handle: int, tokens: list[int], salt: int, hits: list[int]) -> None:
+        """Write that the published blocks of a prefix were pinned."""
+        self._line(
+            f'{{"op":"pin","pin":{handle}{_field("tokens", tokens)}{_number("salt", salt)}{_field("hits", hits)}}}'
+        )
+
+    def unpin(self, handle: int, freed: list[int]) -> None:
+        """Write that a pin was let go, and which blocks can be evicted now."""
+        self._line(f'{{"op":"unpin","pin":{handle}{_field("freed", freed)}}}')
+
+    def clear(self, freed: list[int]) -> None:
+        """Write that the weights changed: nothing is published any more, and these blocks are free."""
+        self._line(f'{{"op":"clear"{_field("freed", freed)}}}')
 
     def extend(
         self,
@@ -185,6 +225,11 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def _number(key: str, value: int) -> str:
+    """Return a field of JSON, left out where it is 0."""
+    return f',"{key}":{value}' if value else ""
 
 
 def _field(key: str, values: list[int] | list[list[int]]) -> str:

@@ -14,7 +14,6 @@ from .arrays import Int32Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .inspect import Holding, fingerprint, who_holds, written
-from .invariants import check
 from .launches import LaunchLog
 from .results import Counts, Csr, Launch, Lengths
 
@@ -24,7 +23,7 @@ class CacheViews:
 
     For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `planned_copies`,
     `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`, `holders`, `free_order`,
-    `who_holds`. For tests: `check`, `fingerprint`.
+    `who_holds`. For tests: `fingerprint`.
     """
 
     _tables: BlockTables
@@ -47,7 +46,13 @@ class CacheViews:
     @property
     def counts(self) -> Counts:
         """Blocks by state."""
-        return Counts(self._pool.available, self._pool.held, self._pool.quarantined, self.blocks)
+        pool = self._pool
+        return Counts(self.blocks - pool.taken, pool.held, pool.quarantined, pool.idle, self.blocks)
+
+    @property
+    def available(self) -> int:
+        """How many blocks can be taken now: free ones, and idle ones that no launch in flight may touch."""
+        return self._pool.available
 
     def block_table(self, seq: int) -> Int32Array:
         """Return a sequence's blocks: exactly ceil(allocated / B) of them."""
@@ -75,7 +80,9 @@ class CacheViews:
         """Return a sequence's lengths. O(launches in flight x their batch), for `written` is worked out here."""
         row = self.row_of(seq)
         allocated, launched = self._tables.allocated.item(row), self._tables.launched.item(row)
-        return Lengths(allocated, allocated, launched, written(self._tables, self._launches, row))
+        knowledge = self._tables.knowledge
+        known = 0 if knowledge is None else knowledge.known.item(row)
+        return Lengths(known, allocated, launched, written(self._tables, self._launches, row))
 
     def planned_copies(self) -> list[tuple[int, int, int, int]]:
         """Return (sequence, source, target, extent) of each copy that is planned and not launched. O(copies)."""
@@ -114,10 +121,6 @@ class CacheViews:
     def who_holds(self, block: int) -> Holding:
         """Tell who holds a block, since when, and why it is not free. O(table + rows in flight)."""
         return who_holds(self._tables, self._pool, self._block(block))
-
-    def check(self) -> None:
-        """Walk everything; `CorruptState` names the first invariant that does not hold."""
-        check(self._tables, self._pool)
 
     def fingerprint(
         self, block: Mapping[int, int], sequence: Mapping[int, int], launch: Callable[[int], int]
