@@ -34,7 +34,7 @@ def integer(what: str, value: SupportsIndex, least: int = SMALLEST, most: int = 
 def shown(value: object) -> str:
     """Return a value for an error's one line, at most 80 characters of it."""
     try:
-        return repr(value)[:80]
+        return " ".join(repr(value).split())[:80]
     except ValueError:  # Python writes no integer of more than some thousand digits
         return "a number of thousands of digits"
 
@@ -76,6 +76,9 @@ def _outside(ids: Int64Array) -> int:
 
 
 def _integers(what: str, values: Integers) -> Int64Array:
+    odd = isinstance(values, list | tuple) and bool in map(type, values)
+    if odd or np.ma.isMaskedArray(values):  # numpy would take True for 1, and what a mask hides for a value
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {shown(values)}")
     try:
         array = np.asarray(values)  # of the dtype that holds them all, so that what is no integer shows
     except (ValueError, OverflowError):  # ragged, or beyond every dtype
