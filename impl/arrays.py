@@ -33,13 +33,13 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def cells(rows: IndexArray, first: Int64Array, counts: Int64Array) -> tuple[IndexArray, Int64Array]:
     """Return, row by row, (row, number) for the `counts` numbers from `first` on."""
-    repeated = np.repeat(rows, counts)
-    return repeated, np.repeat(first - before(counts), counts) + np.arange(repeated.size)
+    repeated = rows.repeat(counts)
+    return repeated, (first - before(counts)).repeat(counts) + np.arange(repeated.size)
 
 
 def before(counts: Int64Array) -> Int64Array:
     """Return for each row the sum of the counts before it."""
-    return np.cumsum(counts) - counts
+    return counts.cumsum() - counts
 
 
 NO_IDS: IndexArray = frozen(np.empty(0, np.intp))

@@ -27,7 +27,7 @@ from .arguments import shown
 from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array, Int64Array, before, cells
 from .block_pool import BlockPool
 from .block_tables import BlockTables
-from .inspect import written
+from .inspect import lengths, pending_of
 from .knowledge import Knowledge
 from .names import Batch
 from .prefix_index import PrefixIndex
@@ -115,7 +115,7 @@ def _written(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int64Array:
     if not in_flight:
         return done
     if rows.size <= FEW:
-        return np.array([written(tables, pool.launches, row) for row in rows.tolist()], np.int64)
+        return np.array([_written_of(tables, pool, row) for row in rows.tolist()], np.int64)
     pending = np.full(tables.allocated.size, np.iinfo(np.int64).max)  # for each row, the first position in flight
     for flight in in_flight.values():
         launch = flight.launch
@@ -127,8 +127,13 @@ def _written(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int64Array:
             pending[at] = np.minimum(pending[at], launch.starts[own])
     np.minimum(done, pending[rows], out=done)
     for place in (tables.born_after[rows] >= pool.launches.oldest).nonzero()[0].tolist():
-        done[place] = written(tables, pool.launches, rows.item(place))  # it moved or was forked: others write for it
+        done[place] = _written_of(tables, pool, rows.item(place))  # it moved or was forked: others write for it
     return done
+
+
+def _written_of(tables: BlockTables, pool: BlockPool, row: int) -> int:
+    """Return how many leading positions of one row retired launches have written."""
+    return lengths(tables, row, pending_of(tables, pool.launches, row)).written
 
 
 class _Cells(NamedTuple):

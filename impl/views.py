@@ -13,7 +13,7 @@ from .arguments import Integers, integer
 from .arrays import Int32Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
-from .inspect import Holding, fingerprint, who_holds, written
+from .inspect import Holding, fingerprint, lengths, pending_of, pending_writes, who_holds, writes_by_epoch
 from .launches import LaunchLog
 from .results import Counts, Csr, Launch, Lengths
 
@@ -21,8 +21,8 @@ from .results import Counts, Csr, Launch, Lengths
 class CacheViews:
     """The views of a `BlockCache`.
 
-    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `planned_copies`,
-    `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`, `holders`, `free_order`,
+    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`, `planned_copies`,
+    `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`, `references`, `holders`, `free_order`,
     `who_holds`. For tests: `fingerprint`.
     """
 
@@ -79,10 +79,15 @@ class CacheViews:
     def lengths(self, seq: int) -> Lengths:
         """Return a sequence's lengths. O(launches in flight x their batch), for `written` is worked out here."""
         row = self.row_of(seq)
-        allocated, launched = self._tables.allocated.item(row), self._tables.launched.item(row)
-        knowledge = self._tables.knowledge
-        known = 0 if knowledge is None else knowledge.known.item(row)
-        return Lengths(known, allocated, launched, written(self._tables, self._launches, row))
+        return lengths(self._tables, row, pending_of(self._tables, self._launches, row))
+
+    def live(self) -> list[tuple[int, int, Lengths]]:
+        """Return (sequence, row, lengths) of all live sequences. O(sequences + launches in flight x their batch)."""
+        tables, writes = self._tables, writes_by_epoch(self._launches)
+        return [
+            (seq, row, lengths(tables, row, pending_writes(tables, row, writes)))
+            for seq, row in tables.names.row_of.items()
+        ]
 
     def planned_copies(self) -> list[tuple[int, int, int, int]]:
         """Return (sequence, source, target, extent) of each copy that is planned and not launched. O(copies)."""
