@@ -88,7 +88,7 @@ def replay_scheduled(
             loop.turn()
             on_finished(loop.left)
         loop.close()
-        cache.check()
+        # cache.check()
     return SchedulerReport(
         requests=len(trace),
         blocks=blocks,
