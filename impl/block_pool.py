@@ -134,14 +134,15 @@ class BlockPool:
         Free ones are the next to be taken, in this order. Where `ids` isn't `one_row` in order, O(ids log ids).
         """
         if self.index is not None:
-            published = self.index.published[ids]
+            ids = ids.astype(np.intp)
+            published = self.index.published.take(ids)
             count = int(np.count_nonzero(published))
             if count:
                 if one_row:  # its published blocks are the first ones, and the deepest go first
-                    idle = ids[:count][::-1].astype(np.intp)
+                    idle = ids[:count][::-1]
                     ids = ids[count:]
                 else:
-                    idle = ids[published].astype(np.intp)
+                    idle = ids[published]
                     idle = idle[np.argsort(-self.index.depths[idle], kind="stable")]
                     ids = ids[~published]
                 self.held -= count

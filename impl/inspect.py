@@ -144,7 +144,8 @@ def fingerprint(
     """Return all state on which future behaviour depends, renamed.
 
     Left out, since it can't influence what happens: which row a sequence has, rows and fences that have retired, how
-    many operations there have been, the last batch resolved.
+    many operations there have been, the last batch resolved, hashes. Token ids and salts are names, too: who knows how
+    many is told, and which block is published behind which.
     """
     launches = pool.launches
     names = {0: 0} | {launch_id: launch(launch_id) for launch_id in launches.in_flight}  # 0: what has retired
@@ -163,12 +164,18 @@ def fingerprint(
                 tuple([names.get(fence, 0) for fence in (*fences[row], *own)]),
                 tuple([(names[pending], start) for pending, start in sorted(pending_writes(tables, row, writes))]),
                 copy and (block[copy.source], block[copy.target], copy.extent),
+                () if tables.knowledge is None else tables.knowledge.of(row),
             )
         )
     free = pool.free_ids().tolist()
     unkept = set(free)
     kept = [
-        (block[entry], count, tuple([names[fence] for fence in pool.fences.of(entry)]))
+        (
+            block[entry],
+            count,
+            tuple([names[fence] for fence in pool.fences.of(entry)]),
+            *_publication(pool, block, entry),
+        )
         for entry, count in enumerate(pool.co_holders.tolist())
         if entry and entry not in unkept
     ]
@@ -181,4 +188,21 @@ def fingerprint(
         )
         for launch_id, flight in launches.in_flight.items()
     ]
-    return tuple([block[entry] for entry in free]), tuple(sorted(sequences)), tuple(sorted(kept)), tuple(flights)
+    queues = [] if pool.retention is None else pool.retention.queues()
+    return (
+        tuple([block[entry] for entry in free]),
+        tuple(sorted(sequences)),
+        tuple(sorted(kept)),
+        tuple(flights),
+        tuple([tuple([block[entry] for entry in queue]) for queue in queues if queue or any(queues)]),
+    )
+
+
+def _publication(pool: BlockPool, block: Mapping[int, int], entry: int) -> tuple[int, ...]:
+    """Return a published block's parent and classes, renamed; nothing of another block."""
+    index, retention = pool.index, pool.retention
+    if index is None or retention is None or not index.published[entry]:
+        return ()
+    parent = index.parents.item(entry)
+    classes = retention.own.item(entry), retention.effective.item(entry), *retention.heirs(entry)
+    return (block[parent] if parent else 0, *classes)

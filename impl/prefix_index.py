@@ -22,8 +22,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array, frozen
 from .prefix_hash import PrefixHash
+
+NO_HASHES: Int64Array = frozen(np.empty(0, np.int64))
 
 
 class PrefixIndex:
@@ -65,18 +67,19 @@ class PrefixIndex:
 
     # ---- look-up ----------------------------------------------------------------------------------------------------
 
-    def match(self, tokens: Int32Array, limit: int, salt: int) -> IndexArray:
+    def match(self, tokens: Int32Array, limit: int, salt: int) -> tuple[IndexArray, Int64Array]:
         """Return the longest chain of published blocks that begins at the salt's root and holds these tokens.
 
-        At most `limit` full blocks of them. O(tokens), and O(B) where even the first block is nobody's.
+        At most `limit` full blocks of them; and the hashes of all full blocks. O(tokens).
         """
-        if limit < 1:
-            return NO_IDS
-        size, root = self.block_size, self.hash.root(salt)
-        if self.new(self.hash.first(tokens[:size], root)):
-            return NO_IDS
-        pages = tokens[: limit * size].reshape(limit, size)
-        return self.find(pages, self.hash.chain(pages, root), 0, salt)
+        full = tokens.size // self.block_size
+        if not full:
+            return NO_IDS, NO_HASHES
+        pages = tokens[: full * self.block_size].reshape(full, self.block_size)
+        hashes = self.hash.chain(pages, self.hash.root(salt))
+        if limit < 1 or self.new(hashes.item(0)):
+            return NO_IDS, hashes
+        return self.find(pages[:limit], hashes[:limit], 0, salt), hashes
 
     def find(self, pages: Int32Array, hashes: Int64Array, parent: int, salt: int) -> IndexArray:
         """Return the longest chain of published blocks behind `parent` with these pages, whose hashes are given."""
@@ -138,10 +141,11 @@ class PrefixIndex:
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
-    def store(self, ids: IndexArray, tokens: Int32Array) -> None:
-        """Write the tokens of blocks that were taken, one behind the other; the last one may be partly filled."""
-        full = tokens.size // self.block_size
+    def store(self, ids: IndexArray, tokens: Int32Array, hashes: Int64Array) -> None:
+        """Write tokens of blocks that were taken, and hashes of those that are full: all but the last at least."""
+        full = hashes.size
         end = full * self.block_size
+        self.hashes[ids[:full]] = hashes
         self.tokens[ids[:full]] = tokens[:end].reshape(full, self.block_size)
         if end < tokens.size:
             self.tokens[ids.item(full), : tokens.size - end] = tokens[end:]

@@ -19,9 +19,10 @@ import numpy as np
 from . import arguments, idle_blocks
 from .arguments import Integers, integer, shown
 from .arithmetic import blocks_needed
-from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array
+from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array, Int64Array
 from .invariants import CorruptState, check
 from .journal import JournalWriter
+from .prefix_index import NO_HASHES
 from .refusals import Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
 from .results import Added, Publication
 from .sharing import NEVER, Sharing, publish
@@ -46,7 +47,8 @@ class PrefixSharing(CacheViews):
     def match(self, tokens: Integers, salt: int = 0) -> int:
         """Return how many leading tokens of a prompt an `add` would hit now. O(tokens)."""
         ids = arguments.token_ids(tokens)
-        return self._match(ids, (ids.size - 1) // self.block_size, integer("a salt", salt)).size * self.block_size
+        hits, _ = self._match(ids, (ids.size - 1) // self.block_size, integer("a salt", salt))
+        return hits.size * self.block_size
 
     def room(self, tokens: SupportsIndex | Integers, salt: int = 0) -> tuple[int, int]:
         """Return (blocks that an `add` would take now, blocks that it could take): it has room if need <= available.
@@ -55,8 +57,7 @@ class PrefixSharing(CacheViews):
         """
         salt = integer("a salt", salt)
         if isinstance(tokens, np.ndarray | Sequence):
-            need, available, _ = self._room(arguments.token_ids(tokens), salt)
-            return need, available
+            return self._room(arguments.token_ids(tokens), salt)[:2]
         return blocks_needed(max(integer("the token count", tokens), 0), self.block_size), self.available
 
     def publish(
@@ -98,7 +99,7 @@ class PrefixSharing(CacheViews):
         pins = {} if self._sharing is None else self._sharing.pins
         if handle in pins:
             raise Duplicate(f"pin {handle} is in use already")
-        hits = self._match(ids, ids.size // self.block_size, salt)
+        hits, _ = self._match(ids, ids.size // self.block_size, salt)
         if not hits.size:
             raise Empty(f"pin {handle} would hold nothing: no block of this prefix is published")
         self._operations += 1
@@ -132,7 +133,7 @@ class PrefixSharing(CacheViews):
         for blocks in sharing.pins.values():
             self._drop_pin(blocks)
         sharing.pins.clear()
-        sharing.weights += 1
+        sharing.knowledge.now += 1
         freed = idle_blocks.unpublish_all(self._pool).astype(np.int32)
         if self._journal is not None:
             self._journal.clear(freed.tolist())
@@ -166,7 +167,7 @@ class PrefixSharing(CacheViews):
         if longest > self.blocks:
             raise TooLong(f"sequence {name} needs {longest} blocks and the whole pool has {self.blocks}")
         sharing = self._sharing or self._start_sharing()
-        need, available, hits = self._room(ids, salt)
+        need, available, hits, hashes = self._room(ids, salt)
         if need > available:
             raise NoSpace(f"sequence {name} needs {need} blocks and {available} are available")
         if longest > tables.columns or not tables.free_rows:
@@ -174,10 +175,10 @@ class PrefixSharing(CacheViews):
         self._operations += 1
         idle_blocks.hold(pool, hits)
         taken = pool.take(need)
-        sharing.index.store(taken, ids[hits.size * self.block_size :])
+        sharing.index.store(taken, ids[hits.size * self.block_size :], hashes[hits.size :])
         blocks = (np.concatenate((hits, taken)) if hits.size else taken).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks)
-        sharing.knowledge.begin(row, count, salt, self._weights(), hits.size)
+        sharing.knowledge.begin(row, count, salt, self._weights(), hits.size, hashes.size)
         tables.launched[row] = hits.size * self.block_size
         if self._journal is not None:
             self._journal.add(name, count, taken.tolist(), tokens=ids.tolist(), salt=salt, hits=hits.tolist())
@@ -187,19 +188,19 @@ class PrefixSharing(CacheViews):
     def _begin_unknown(self, row: int, salt: int) -> None:
         """Note a sequence that was added by a count: it may be told its ids later."""
         sharing = self._sharing or self._start_sharing()
-        sharing.knowledge.begin(row, 0, salt, self._weights(), 0)
+        sharing.knowledge.begin(row, 0, salt, self._weights())
 
-    def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray]:
-        """Return (need, available, hits) of a prompt."""
-        hits = self._match(ids, (ids.size - 1) // self.block_size, salt)
+    def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray, Int64Array]:
+        """Return (need, available, hits, hashes) of a prompt."""
+        hits, hashes = self._match(ids, (ids.size - 1) // self.block_size, salt)
         need = blocks_needed(ids.size, self.block_size) - hits.size
         available = self._pool.available
         if hits.size:
             available -= idle_blocks.evictable_among(self._pool, hits)
-        return need, available, hits
+        return need, available, hits, hashes
 
-    def _match(self, ids: Int32Array, limit: int, salt: int) -> IndexArray:
-        return NO_IDS if self._sharing is None else self._sharing.index.match(ids, limit, salt)
+    def _match(self, ids: Int32Array, limit: int, salt: int) -> tuple[IndexArray, Int64Array]:
+        return (NO_IDS, NO_HASHES) if self._sharing is None else self._sharing.index.match(ids, limit, salt)
 
     def _drop_pin(self, blocks: IndexArray) -> Int32Array:
         """Drop a pin's edges; return the blocks that can be evicted now."""
@@ -209,7 +210,7 @@ class PrefixSharing(CacheViews):
     def _weights(self) -> int:
         """Return the weights epoch that a sequence begins under."""
         assert self._sharing is not None
-        return self._sharing.weights if self._prefix_cache else NEVER
+        return self._sharing.knowledge.now if self._prefix_cache else NEVER
 
     def _start_sharing(self) -> Sharing:
         """Make what sharing needs; sequences that are live were told counts, without a salt."""

@@ -45,7 +45,6 @@ class Sharing:
 
     index: PrefixIndex
     knowledge: Knowledge
-    weights: int = 0  # the epoch; how often they have changed
     pins: dict[int, IndexArray] = field(default_factory=dict)  # handle -> the blocks it holds
 
     def pinned(self) -> IndexArray:
@@ -56,7 +55,7 @@ class Sharing:
         """Return an independent copy over copies of pool and tables."""
         assert pool.index is not None
         assert tables.knowledge is not None
-        return Sharing(pool.index, tables.knowledge, self.weights, self.pins.copy())
+        return Sharing(pool.index, tables.knowledge, self.pins.copy())
 
 
 def publish(
@@ -79,7 +78,7 @@ def publish(
         _learn(tables, sharing.index, rows, known, counts, tokens)
         knowledge.known[rows] = ends
     reach, _ = tables.paging.locate(np.minimum(ends, _written(tables, pool, batch)))
-    reach[knowledge.weights[rows] != sharing.weights] = 0
+    reach[knowledge.weights[rows] != knowledge.now] = 0
     first = knowledge.published[rows]
     places = (reach > first).nonzero()[0]
     if not places.size:
@@ -105,7 +104,7 @@ def _publish_one(
     if tokens.size:
         _learn(tables, index, batch.rows, np.array([known]), tokens.size, tokens)
         knowledge.known[row] = end
-    if knowledge.weights.item(row) != sharing.weights:
+    if knowledge.weights.item(row) != knowledge.now:
         return NO_PUBLICATION
     done = _written_of(tables, pool, row) if pool.launches.in_flight else tables.launched.item(row)
     first, reach = knowledge.published.item(row), min(end, done) // tables.paging.block_size
@@ -115,8 +114,11 @@ def _publish_one(
     if not (pool.shared_edges and np.count_nonzero(pool.co_holders[blocks])):
         parent = tables.table.item(row, first - 1) if first else 0
         salt = knowledge.salts.item(row)
-        before = index.hashes.item(parent) if first else index.hash.root(salt)
-        hashes = index.hash.chain(index.tokens.take(blocks, axis=0), before, first)
+        if reach <= knowledge.hashed.item(row):
+            hashes = index.hashes.take(blocks)
+        else:
+            before = index.hashes.item(parent) if first else index.hash.root(salt)
+            hashes = index.hash.chain(index.tokens.take(blocks, axis=0), before, first)
         if index.new(hashes.item(0)):
             parents = np.empty_like(blocks)
             parents[0], parents[1:] = parent, blocks[:-1]
