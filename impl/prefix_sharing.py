@@ -20,12 +20,15 @@ from . import arguments, idle_blocks
 from .arguments import Integers, integer, shown
 from .arithmetic import blocks_needed
 from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array, Int64Array
+from .events import Event, EventLog
+from .inspect import Holding, who_holds
 from .invariants import CorruptState, check
 from .journal import JournalWriter
 from .prefix_index import NO_HASHES
+from .publication import publish
 from .refusals import Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
 from .results import Added, Publication
-from .sharing import NEVER, Sharing, publish
+from .sharing import NEVER, Sharing
 from .sharing_invariants import check_sharing
 from .views import CacheViews
 
@@ -35,14 +38,16 @@ LOST = "R-OWN-5: held, idle and quarantined blocks are not those that are off th
 class PrefixSharing(CacheViews):
     """What a `BlockCache` does with token ids.
 
-    Operations: `publish`, `pin`, `unpin`, `clear`. Questions: `match`, `room`, `published`, `pins`; for tests: `check`.
+    Operations: `publish`, `pin`, `unpin`, `clear`. Questions: `match`, `room`, `published`, `pins`, `events`,
+    `who_holds`; for tests: `check`.
     """
 
+    _event_log: EventLog | None
     _journal: JournalWriter | None
     _operations: int
     _prefix_cache: bool
     _sharing: Sharing | None
-    __slots__ = ("_journal", "_operations", "_prefix_cache", "_sharing")
+    __slots__ = ("_event_log", "_journal", "_operations", "_prefix_cache", "_sharing")
 
     def match(self, tokens: Integers, salt: int = 0) -> int:
         """Return how many leading tokens of a prompt an `add` would hit now. O(tokens)."""
@@ -140,6 +145,15 @@ class PrefixSharing(CacheViews):
         self._conserve()
         return freed
 
+    def events(self) -> list[Event]:
+        """Return what was published and evicted since the last call, oldest first; see `events` for the digests.
+
+        Refused: `InvalidArgument`, if the cache was made without `events=True`.
+        """
+        if self._event_log is None:
+            raise InvalidArgument("this cache notes no events: make it with events=True")
+        return self._event_log.fetch()
+
     def published(self) -> Int32Array:
         """Return all published blocks, in order of id. O(blocks)."""
         return NO_BLOCKS if self._sharing is None else self._sharing.index.published_ids().astype(np.int32)
@@ -148,6 +162,12 @@ class PrefixSharing(CacheViews):
         """Return the live pins' handles and the blocks that each holds. O(pinned blocks)."""
         pins = {} if self._sharing is None else self._sharing.pins
         return {handle: blocks.astype(np.int32) for handle, blocks in pins.items()}
+
+    def who_holds(self, block: int) -> Holding:
+        """Tell who holds a block, since when, and why it is not free. O(table + rows in flight)."""
+        return who_holds(
+            self._tables, self._pool, self._block(block), {} if self._sharing is None else self._sharing.pins
+        )
 
     def check(self) -> None:
         """Walk everything; `CorruptState` names the first invariant that does not hold."""
@@ -214,7 +234,7 @@ class PrefixSharing(CacheViews):
 
     def _start_sharing(self) -> Sharing:
         """Make what sharing needs; sequences that are live were told counts, without a salt."""
-        index = self._pool.start_sharing(self.block_size)
+        index = self._pool.start_sharing(self.block_size, self._event_log)
         self._sharing = Sharing(index, self._tables.start_sharing(0 if self._prefix_cache else NEVER))
         return self._sharing
 
