@@ -24,6 +24,10 @@ _JUDGED_BY = {
     "free": "R-OWN-1",
     "quarantined": "R-LIFE-5",
     "references": "R-OWN-2",
+    "idle_counters": "R-OWN-5",
+    "published": "R-HASH-3",
+    "idle": "R-EVICT-1",
+    "pins": "R-EVICT-1",
     "copies": "R-LIFE-8",
     "in_flight": "R-LIFE-4",
     "sequences": "R-TAB-1",
@@ -92,8 +96,8 @@ class LockStep:
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
-        free, waiting = len(self.state.free), len(self.state.quarantine)
-        return free, self.state.config.blocks - free - waiting, waiting
+        shown = observe(self.state)
+        return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)
 
     def _compare_rows(self, operation: Execute) -> None:
         """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
@@ -129,7 +133,16 @@ def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outc
 
 
 # Which rule is broken where the two outcomes differ. What is a choice has been checked by then, and followed.
-_DECIDED_BY = {"copies": "R-COW-3", "launch": "R-LIFE-7", "blocks": "R-OWN-6", "freed": "R-OWN-6", "after": "R-LIFE-2"}
+_DECIDED_BY = {
+    "copies": "R-COW-3",
+    "launch": "R-LIFE-7",
+    "blocks": "R-OWN-6",
+    "freed": "R-OWN-6",
+    "after": "R-LIFE-2",
+    "hits": "R-HASH-5",
+    "published": "R-HASH-3",
+    "merges": "R-EVICT-3",
+}
 
 
 def _difference(manager: Manager, right: Observation) -> tuple[str, str] | None:

@@ -9,8 +9,9 @@ from itertools import permutations, product
 from random import Random
 from typing import NamedTuple
 
-from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit
 from .arithmetic import blocks_needed
+from .moves_sharing import Sharing, is_true, sharing_moves, texts
 from .operations import ready
 from .state import Config, LaunchId, Name, State
 
@@ -22,6 +23,7 @@ class Scope(NamedTuple):
     sequences: int = 2
     tokens: int = 4
     rows: int = 2
+    sharing: Sharing | None = None  # None: no token id is told, so no prefix is shared
 
     def describe(self) -> str:
         """Return the scope as a person would say it."""
@@ -30,6 +32,7 @@ class Scope(NamedTuple):
             f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} "
             "tokens, "
             f"{config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
+            f"{self.sharing.describe() if self.sharing else ''}"
         )
 
 
@@ -57,6 +60,10 @@ def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
     yield Retire(state.issued + 1)
     if left := _left(state):
         yield Retire(left)
+    if scope.sharing and fresh:
+        yield from (Add(fresh[0], text, salt) for salt, text in texts(state, scope.tokens, scope.sharing))
+    if scope.sharing:
+        yield from sharing_moves(state, live, stranger, scope.rows, scope.sharing)
 
 
 def _extensions(state: State, scope: Scope, batch: tuple[Name, ...], too_long: int) -> Iterator[Operation]:
@@ -79,12 +86,12 @@ def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterato
 
 
 def possible(state: State, operation: Operation) -> bool:
-    """Whether the world can do this now: a device keeps its order, and tells of what it has done alone."""
+    """Whether the world can do this now: a device keeps its order, and tells of what it has done alone; ids are true."""
     if isinstance(operation, Execute):
         return any(launch.id == operation.launch and ready(state, launch) for launch in state.launches)
     if isinstance(operation, Retire):
         return all(launch.executed for launch in state.launches if launch.id == operation.launch)
-    return True
+    return not isinstance(operation, Publish) or is_true(state, operation)
 
 
 def _left(state: State) -> LaunchId:

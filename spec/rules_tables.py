@@ -86,7 +86,7 @@ def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
     """Return how many blocks are needed: growth, and of k writers of a tail with r holders min(k, r - 1) copies."""
     size = state.config.block_size
     if isinstance(operation, Add):
-        return blocks_needed(operation.tokens, size)
+        return blocks_needed(operation.length, size)
     growth = sum(
         blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
         for name, count in operation.rows

@@ -13,15 +13,24 @@ from .state import State, planned_copies, written
 def observe(state: State) -> Observation:
     """Return what the spec's state shows of itself, in the terms in which managers do."""
     sequences = {
-        name: Seen(sequence.row, sequence.allocated, sequence.launched, written(state, sequence))
+        name: Seen(sequence.row, sequence.allocated, sequence.launched, written(state, sequence), len(sequence.known))
         for name, sequence in state.sequences.items()
     }
+    references = Counter(block for sequence in state.sequences.values() for block in set(sequence.row))
+    references.update(block for blocks in state.pins.values() for block in blocks)
+    published = frozenset(entry.block for entry in state.prefixes.values())
+    waiting = frozenset(state.quarantine)
+    idle = waiting & published | state.evictable.keys()
     return Observation(
         sequences,
-        dict(Counter(block for sequence in state.sequences.values() for block in set(sequence.row))),
+        dict(references),
         state.free,
-        frozenset(state.quarantine),
+        waiting - published,
         frozenset(planned_copies(state)),
         tuple(launch.id for launch in state.launches),
-        (len(state.free), state.config.blocks - len(state.free) - len(state.quarantine), len(state.quarantine)),
+        (len(state.free), len(references), len(waiting - published)),
+        published,
+        idle,
+        state.pins,
+        (len(idle), len(state.evictable)),
     )

@@ -241,7 +241,11 @@ def test_states_of_one_key_have_the_same_futures() -> None:
 
 
 def test_holes_are_what_the_table_of_operations_has_and_the_run_had_not() -> None:
-    """Seven operations; add can be refused for 4 reasons, extend 5, fork 3, launch 4, retire 1, release 1."""
+    """Seven operations; add can be refused for 4 reasons, extend 5, fork 3, launch 4, retire 1, release 1.
+
+    Where prefixes are shared four more: publish can be refused for 3, pin 2, unpin 1.
+    """
+    assert len(Report("nothing at all", sharing=True).holes()) == 11 + 4 + 5 + 3 + 4 + 1 + 1 + 3 + 2 + 1
     report = Report("nothing at all")
     assert len(report.holes()) == 7 + 4 + 5 + 3 + 4 + 1 + 1
     assert "execute never fired" in report.holes()
