@@ -80,10 +80,10 @@ def told(state: State) -> dict[Content, int]:
     ids = {
         content: token
         for key, entry in state.prefixes.items()
-        for content, token in zip(entry.text, key.tokens[-size:])
+        for content, token in zip(entry.text, key.tokens[-size:], strict=True)
     }
     for sequence in state.sequences.values():
-        ids.update(zip(sequence.text, sequence.known))
+        ids.update(zip(sequence.text, sequence.known, strict=False))  # those that it knows
     return ids
 
 
@@ -93,7 +93,7 @@ def is_true(state: State, operation: Publish) -> bool:
     for name, tokens in operation.rows:
         sequence = state.sequences.get(name)
         if sequence:
-            said = zip(sequence.text[len(sequence.known) :], tokens)
+            said = zip(sequence.text[len(sequence.known) :], tokens, strict=False)
             if any(ids.setdefault(content, token) != token for content, token in said):
                 return False
     return True

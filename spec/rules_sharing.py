@@ -18,14 +18,14 @@ def held_where_found(step: Step) -> Lines:
     """What a look-up finds is held in the same action: a hit, or the block a row is merged into, has a holder then."""
     if isinstance(step.decided, Outcome):
         for block in (*step.decided.hits, *(merge.new for merge in step.decided.merges)):
-            if block not in _holders_of(step, block):
+            if block not in _held_by_it(step):
                 yield f"block {block} was found, and {step.operation} does not hold it"
             if block in step.new.evictable or block in step.new.quarantine or block in step.new.free:
                 yield f"block {block} was found, and may be taken away again"
 
 
-def _holders_of(step: Step, block: Block) -> tuple[Block, ...]:
-    """Return what is held by whom an operation looked up for."""
+def _held_by_it(step: Step) -> tuple[Block, ...]:
+    """Return what is held by those whom an operation looked up for."""
     match step.operation:
         case Add(name):
             return step.new.sequences[name].row
@@ -95,7 +95,9 @@ def index_and_blocks_agree(step: Step) -> Lines:
         if old.get(key, entry) != entry or (key not in old and not isinstance(step.operation, Publish)):
             yield f"{step.operation} changed what is published as {key}"
     gone = {entry.block for key, entry in old.items() if key not in new}
-    if not isinstance(step.operation, Clear) and gone != {entry.block for entry in old.values()}.intersection(step.taken):
+    if not isinstance(step.operation, Clear) and gone != {entry.block for entry in old.values()}.intersection(
+        step.taken
+    ):
         yield f"{step.operation} took {list(step.taken)}, and blocks {sorted(gone)} left the index"
 
 
@@ -124,7 +126,7 @@ def _has_it(step: Step, name: int, block: Block, stop: int) -> bool:
 
 @rule("R-HASH-5", Add)
 def one_token_left(step: Step) -> Lines:
-    """A hit is the longest chain that is published, at most floor((known - 1) / B) blocks; positions go on behind it."""
+    """A hit is the longest published chain, at most floor((known - 1) / B) blocks; positions go on behind it."""
     if isinstance(step.operation, Add) and isinstance(step.decided, Outcome):
         size, hits = step.new.config.block_size, step.decided.hits
         tokens = () if isinstance(step.operation.tokens, int) else step.operation.tokens
@@ -177,7 +179,7 @@ def _touched(state: State) -> Iterator[Block]:
 
 @rule("R-EVICT-2")
 def children_before_parents(step: Step) -> Lines:
-    """Children go before parents, and of the leaves one of the lowest class, idle for longest: what stays is reachable."""
+    """Children go before parents, of the leaves one of the lowest class, idle for longest: what stays is reachable."""
     size = step.new.config.block_size
     by_key = step.new.prefixes
     for key, entry in by_key.items():
@@ -230,7 +232,7 @@ def remapped_before_released(step: Step) -> Lines:
 
 @rule("R-COW-4")
 def published_is_immutable(step: Step) -> Lines:
-    """A published block is immutable: what its slots hold stays, and nothing that writes it is launched or in flight."""
+    """A published block is immutable: what its slots hold stays, and nothing that would write it is launched."""
     published = {entry.block for entry in step.new.prefixes.values()}
     if not published:
         return
