@@ -20,7 +20,7 @@ key is the whole prefix: two blocks with the same tokens after different beginni
 
 from .outcome import Merge, Outcome, Result, Telling
 from .refusals import Broken, Reason, guard_batch, refuse_if
-from .state import Block, Handle, Key, Name, Published, Root, State, Tokens, key_of, written
+from .state import Block, Handle, Key, Name, Published, Root, Sequence, State, Tokens, key_of, written
 from .supply import discharge, hold, let_go
 
 RETENTIONS = range(4)
@@ -65,8 +65,9 @@ def publish(state: State, rows: Telling, retention: int = 0, choice: Outcome | N
 
     A row is published in the state that the rows before it have left. From its first block on: one that is published
     stays; one whose key is not in the index is published, in this retention class (0 to 3: a higher one is evicted
-    later); one whose key is there under another block is merged into that. A sequence that began under older weights
-    learns its ids and publishes nothing.
+    later); one whose key is there under another block is merged into that. The row ends at a block that a fork of the
+    sequence holds behind another one, since only one of the two has merged: whoever holds a published block holds its
+    parent. A sequence that began under older weights learns its ids and publishes nothing.
 
     Refused: Duplicate, Unknown, BadCount (more ids than positions without one; a retention that there is not).
     """
@@ -78,17 +79,39 @@ def publish(state: State, rows: Telling, retention: int = 0, choice: Outcome | N
     merges: list[Merge] = []
     for name, tokens in rows:
         sequence = state.sequences[name]
-        sequence = sequence._replace(known=sequence.known + tokens)
-        state = state._replace(sequences={**state.sequences, name: sequence})
-        for index in range(_publishable(state, name)):
-            state, decided = _publish_block(state, name, index, retention)
-            published += decided.published
-            merges += decided.merges
+        told = sequence._replace(known=sequence.known + tokens)
+        state = state._replace(sequences={**state.sequences, name: told})
+        state, decided = _publish_row(state, name, retention)
+        published += decided.published
+        merges += decided.merges
     outcome = Outcome(published=tuple(published), merges=tuple(merges))
     if choice:
         _compare(choice, outcome)
     state, discharged = discharge(let_go(state, {merge.old: state.issued for merge in merges}), choice)
     return state, outcome._replace(freed=discharged.freed)
+
+
+def _publish_row(state: State, name: Name, retention: int) -> Result:
+    """Publish what can be of one row, block by block."""
+    size = state.config.block_size
+    published: list[Block] = []
+    merges: list[Merge] = []
+    for index in range(_publishable(state, name)):
+        sequence = state.sequences[name]
+        own, key = sequence.row[index], key_of(sequence, index, size)
+        there = state.prefixes.get(key)
+        if own in {entry.block for entry in state.prefixes.values()}:
+            continue
+        if there:
+            state = _merge(state, name, index, there)
+            merges.append(Merge(name, index, own, there.block))
+        elif _is_held_behind_another(state, sequence, index):
+            break
+        else:
+            entry = Published(own, sequence.text[index * size : (index + 1) * size], retention)
+            state = state._replace(prefixes={**state.prefixes, key: entry})
+            published.append(own)
+    return state, Outcome(published=tuple(published), merges=tuple(merges))
 
 
 def _publishable(state: State, name: Name) -> int:
@@ -99,23 +122,23 @@ def _publishable(state: State, name: Name) -> int:
     return min(len(sequence.known), written(state, sequence)) // state.config.block_size
 
 
-def _publish_block(state: State, name: Name, index: int, retention: int) -> Result:
-    """Publish a block of a row, or point the row at the block that is published for the same; its own it keeps till."""
-    size = state.config.block_size
-    sequence = state.sequences[name]
-    own, key = sequence.row[index], key_of(sequence, index, size)
-    if any(entry.block == own for entry in state.prefixes.values()):
-        return state, Outcome()
-    here = slice(index * size, (index + 1) * size)
-    entry = state.prefixes.get(key)
-    if entry is None:
-        new = Published(own, sequence.text[here], retention)
-        return state._replace(prefixes={**state.prefixes, key: new}), Outcome(published=(own,))
-    row = (*sequence.row[:index], entry.block, *sequence.row[index + 1 :])
-    text = (*sequence.text[: here.start], *entry.text, *sequence.text[here.stop :])
+def _merge(state: State, name: Name, index: int, there: Published) -> State:
+    """Point a row at a published block with the contents of its own, and hold it; its own it lets go afterwards."""
+    sequence, size = state.sequences[name], state.config.block_size
+    row = (*sequence.row[:index], there.block, *sequence.row[index + 1 :])
+    text = (*sequence.text[: index * size], *there.text, *sequence.text[(index + 1) * size :])
     merged = sequence._replace(row=row, text=text)
-    state = hold(state, (entry.block,))._replace(sequences={**state.sequences, name: merged})
-    return state, Outcome(merges=(Merge(name, index, own, entry.block),))
+    return hold(state, (there.block,))._replace(sequences={**state.sequences, name: merged})
+
+
+def _is_held_behind_another(state: State, sequence: Sequence, index: int) -> bool:
+    """Whether another sequence has the block at this index behind another block: a fork that has not merged yet.
+
+    It would hold a published block and not its parent, which could not be evicted then without losing the child.
+    """
+    here = sequence.row[: index + 1][-2:]
+    others = [other.row[: index + 1][-2:] for other in state.sequences.values()]
+    return any(other != here and other[-1] == here[-1] for other in others)
 
 
 def _compare(choice: Outcome, right: Outcome) -> None:
