@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit
 from .arithmetic import blocks_needed
-from .moves_sharing import Sharing, is_true, sharing_moves, texts
+from .moves_sharing import (
+    DRAWN_TOO,
+    Sharing,
+    draw_batch,
+    fresh_names,
+    is_true,
+    odd_sharing_move,
+    sharing_moves,
+    texts,
+)
 from .operations import ready
 from .state import Config, LaunchId, Name, State
 
@@ -101,22 +110,28 @@ def _left(state: State) -> LaunchId:
 
 
 _ODD = 1 / 12  # how often something is asked that is likely to be refused
-_ROWS_MOST = 3
+_ODD_SHARING = 1 / 3  # of these, where prefixes are shared
 
 
-def draw_move(state: State, names: int, random: Random) -> Operation:
-    """Draw one possible operation for a world of `names` sequences: mostly sensible, now and then one to be refused."""
+def draw_move(state: State, names: int, random: Random, *, sharing: bool = False) -> Operation:
+    """Draw one possible operation for a world of `names` sequences: mostly sensible, now and then one to be refused.
+
+    Where prefixes are shared, half of the sequences begin with ids, and what shares them is drawn as well.
+    """
     if random.random() < _ODD:
-        return _odd_move(state, names, random)
+        odd = odd_sharing_move if sharing and random.random() < _ODD_SHARING else _odd_move
+        return odd(state, names, random)
+    drawn = _DRAWN_SHARING if sharing else _DRAWN
     while True:  # an empty world has room for a sequence, and any other a sequence to release
-        draw = random.choice(_DRAWN)
-        if operation := draw(state, names, random):
+        draw = random.choice(drawn)
+        operation = draw(state, names, random)
+        if operation is not None:  # one without arguments is an empty tuple
             return operation
 
 
 def _draw_add(state: State, names: int, random: Random) -> Operation | None:
     size, blocks = state.config.block_size, state.config.blocks
-    fresh = _fresh(state, names)
+    fresh = fresh_names(state, names)
     full = sum([blocks_needed(sequence.allocated, size) for sequence in state.sequences.values()]) >= blocks
     return Add(random.choice(fresh), random.randint(1, min(blocks, 2) * size)) if fresh and not full else None
 
@@ -124,13 +139,13 @@ def _draw_add(state: State, names: int, random: Random) -> Operation | None:
 def _draw_extend(state: State, _names: int, random: Random) -> Operation | None:
     size, capacity = state.config.block_size, state.config.blocks * state.config.block_size
     room = [name for name, sequence in state.sequences.items() if sequence.allocated < capacity]
-    batch = _draw_batch(room, random)
+    batch = draw_batch(room, random)
     return Extend(tuple([(name, random.choice((1, 1, 1, 2, size))) for name in batch])) if batch else None
 
 
 def _draw_fork(state: State, names: int, random: Random) -> Operation | None:
     parents = [name for name, sequence in state.sequences.items() if not sequence.planned]
-    fresh = _fresh(state, names)
+    fresh = fresh_names(state, names)
     return Fork(random.choice(parents), random.choice(fresh)) if parents and fresh else None
 
 
@@ -138,7 +153,7 @@ def _draw_submit(state: State, _names: int, random: Random) -> Operation | None:
     if len(state.launches) >= state.config.launches:
         return None
     planned = {name: sequence.planned for name, sequence in state.sequences.items() if sequence.planned}
-    rows = tuple([(name, random.randint(1, planned[name])) for name in _draw_batch([*planned], random)])
+    rows = tuple([(name, random.randint(1, planned[name])) for name in draw_batch([*planned], random)])
     return Submit(rows, random.randrange(state.config.streams)) if rows else None
 
 
@@ -156,15 +171,6 @@ def _draw_release(state: State, _names: int, random: Random) -> Operation | None
     return Release(random.choice([*state.sequences])) if state.sequences else None
 
 
-def _fresh(state: State, names: int) -> list[Name]:
-    return [name for name in range(names) if name not in state.sequences]
-
-
-def _draw_batch(names: list[Name], random: Random) -> list[Name]:
-    """Draw up to three of these names, in any order; at least one, if there is one."""
-    return random.sample(names, random.randint(1, min(_ROWS_MOST, len(names)))) if names else []
-
-
 # Each kind as often as it is drawn: growth and device work more often than arrivals, so that runs get deep.
 _DRAWN = (
     *[_draw_add] * 2,
@@ -175,6 +181,7 @@ _DRAWN = (
     *[_draw_retire] * 4,
     *[_draw_release] * 3,
 )
+_DRAWN_SHARING = (*_DRAWN, *DRAWN_TOO)
 
 
 def _odd_move(state: State, names: int, random: Random) -> Operation:

@@ -12,9 +12,10 @@ one position lies, and no operation can know: what then is found in the index is
 
 from collections.abc import Iterator
 from itertools import permutations, product
+from random import Random
 from typing import NamedTuple
 
-from .alphabet import Clear, Operation, Pin, Publish, Unpin
+from .alphabet import Add, Clear, Operation, Pin, Publish, Unpin
 from .state import Content, Name, Root, State, Tokens
 
 
@@ -135,3 +136,88 @@ def _pins(state: State, sharing: Sharing) -> Iterator[Operation]:
     yield from (Unpin(handle) for handle in (*state.pins, sharing.pins + 1))
     yield from (Pin(handle, (0,)) for handle in state.pins)
     yield Pin(sharing.pins + 1, ())
+
+
+# ---- by lot -------------------------------------------------------------------------------------------------------
+
+_ROWS_MOST = 3
+_SALTS = (0, 0, 0, 1)
+_RETENTIONS = (0, 0, 1, 3)
+_HANDLES = range(1, 4)
+
+
+def fresh_names(state: State, names: int) -> list[Name]:
+    """Return the names that no live sequence has."""
+    return [name for name in range(names) if name not in state.sequences]
+
+
+def draw_batch(names: list[Name], random: Random) -> list[Name]:
+    """Draw up to three of these names, in any order; at least one, if there is one."""
+    return random.sample(names, random.randint(1, min(_ROWS_MOST, len(names)))) if names else []
+
+
+def _draw_text(length: int, random: Random) -> Tokens:
+    """Draw ids: all the same, all the same but the last one, or anything of two letters."""
+    if random.random() < 1 / 3:
+        return tuple([random.randrange(2) for _ in range(length)])
+    return (*[0] * (length - 1), random.choice((0, 0, 1)))
+
+
+def _draw_prompt(state: State, names: int, random: Random) -> Operation | None:
+    fresh = fresh_names(state, names)
+    capacity = state.config.blocks * state.config.block_size
+    length = random.randint(1, min(capacity, 3 * state.config.block_size + 1))
+    return Add(random.choice(fresh), _draw_text(length, random), random.choice(_SALTS)) if fresh else None
+
+
+def _draw_publish(state: State, _names: int, random: Random) -> Operation | None:
+    """Draw a batch to tell the next ids, each sequence those of all its positions, or of a few, or none."""
+    ids = told(state)
+    rows: list[tuple[Name, Tokens]] = []
+    for name in draw_batch([*state.sequences], random):
+        sequence = state.sequences[name]
+        unknown = sequence.text[len(sequence.known) :]
+        some = unknown[: random.choice((len(unknown), len(unknown), 1, 0))]
+        drawn = _draw_text(len(some), random) if some else ()
+        rows.append((name, tuple(ids.setdefault(at, new) for at, new in zip(some, drawn, strict=True))))
+    return Publish(tuple(rows), random.choice(_RETENTIONS)) if rows else None
+
+
+def _draw_pin(state: State, _names: int, random: Random) -> Operation | None:
+    unused = [handle for handle in _HANDLES if handle not in state.pins]
+    if not (state.prefixes and unused):
+        return None
+    key = random.choice(sorted(state.prefixes))
+    return Pin(random.choice(unused), key.tokens, key.root.salt)
+
+
+def _draw_unpin(state: State, _names: int, random: Random) -> Operation | None:
+    return Unpin(random.choice([*state.pins])) if state.pins else None
+
+
+def _draw_clear(state: State, _names: int, random: Random) -> Operation | None:
+    return Clear() if state.prefixes and random.random() < 1 / 4 else None
+
+
+# Each kind as often as it is drawn, beside those of an alphabet without sharing.
+DRAWN_TOO = (*[_draw_prompt] * 4, *[_draw_publish] * 6, _draw_pin, *[_draw_unpin] * 2, _draw_clear)
+
+
+def odd_sharing_move(state: State, names: int, random: Random) -> Operation:
+    """Draw an operation on prefixes that is likely to be refused."""
+    live = list(state.sequences) or [names]
+    one, stranger = random.choice(live), random.choice([n for n in range(names + 2) if n not in state.sequences])
+    unknown = state.sequences[one].allocated - len(state.sequences[one].known) if one in state.sequences else 0
+    return random.choice(
+        (
+            Add(one, (0,)),
+            Add(stranger, ()),
+            Add(stranger, (0,) * (state.config.blocks * state.config.block_size + 1), 1),
+            Publish(((one, ()), (random.choice((stranger, one)), ()))),
+            Publish(((one, (0,) * (unknown + 1)),)),
+            Publish(((one, ()),), random.choice((-1, 4))),
+            Pin(random.choice([*state.pins, 9]), ()),
+            Pin(9, (2,) * state.config.block_size),
+            Unpin(9),
+        )
+    )
