@@ -85,7 +85,7 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
     _refuse_without_space(pool, total, longest)
     tables.make_room(longest, plan.moving.size)
 
-    taken = pool.take_to_grow(total, operation).copy()
+    taken = pool.take_to_grow(total, operation).copy() if total else NO_IDS
     rows = batch.rows.copy()
     for place in plan.moving.tolist():
         rows[place] = tables.move(int(batch.names[place]), pool.launches)
