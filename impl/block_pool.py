@@ -15,9 +15,9 @@ A *published* block (`prefix_index`) without holder is *idle*: kept for the next
 is evictable (`retention`), or *fenced* while it waits as above. It counts as available once it is evictable, and is
 taken where no block is free. Both parts are made when sharing is first used.
 
-What is counted is `co_holders`: holders besides one. A free block's one holder is the pool itself, which passes it to
-the taker and back, so that taking and giving back touch no count at all (a fifth of what a request costs); above 0 a
-block is shared, and -1 says that nobody holds it: quarantined or idle.
+What is counted is `co_holders`: holders besides one. The one holder of a free or evictable block is the pool itself,
+which passes it to the taker and back, so that taking and giving back touch no count at all (a fifth of what a request
+costs); above 0 a block is shared, and -1 says that nobody holds it and it is not available: quarantined, or fenced.
 
 Guarantees: what is handed out is free. `held` and `quarantined` are counted apart from the stack, so that they can be
 compared with it after each operation. Memory, bytes a block: 8 stack, 4 co-holders, 4 since when, and 4 a stream for
@@ -31,12 +31,13 @@ from typing import Self
 import numpy as np
 
 from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array
+from .events import EventLog
 from .fences import LARGEST_INT32, Fences
 from .launches import LaunchLog
 from .prefix_index import PrefixIndex
 from .retention import Retention
 
-UNHELD = -1  # in `co_holders`: nobody holds it, and it is not free
+UNHELD = -1  # in `co_holders`: nobody holds it, and it is not available
 
 
 class BlockPool:
@@ -121,9 +122,9 @@ class BlockPool:
         self.co_holders[ids] += 1
         self.shared_edges += ids.size
 
-    def start_sharing(self, block_size: int) -> PrefixIndex:
+    def start_sharing(self, block_size: int, events: EventLog | None = None) -> PrefixIndex:
         """Make what published blocks need: an index, and an order of eviction. O(1): memory comes as it is used."""
-        index = PrefixIndex(self.blocks, block_size)
+        index = PrefixIndex(self.blocks, block_size, events)
         self.retention = Retention(index.parents)
         self.index = index
         return index
@@ -134,17 +135,23 @@ class BlockPool:
         Free ones are the next to be taken, in this order. Where `ids` isn't `one_row` in order, O(ids log ids).
         """
         if self.index is not None:
-            published = self.index.published[ids]
-            if np.count_nonzero(published):
-                idle = ids[published][::-1].astype(np.intp)  # of a row, the deepest are first now
-                if not one_row:
+            ids = ids.astype(np.intp)
+            published = self.index.published.take(ids)
+            count = int(np.count_nonzero(published))
+            if count:
+                if one_row:  # its published blocks are the first ones, and the deepest go first
+                    idle = ids[:count][::-1]
+                    ids = ids[count:]
+                else:
+                    idle = ids[published]
                     idle = idle[np.argsort(-self.index.depths[idle], kind="stable")]
-                self.co_holders[idle] = UNHELD
-                self.held -= idle.size
-                self.idle += idle.size
+                    ids = ids[~published]
+                self.held -= count
+                self.idle += count
                 assert self.retention is not None
                 self.retention.append(idle)
-                ids = ids[~published]
+                if not ids.size:
+                    return
         self.give_back(ids)
 
     def give_back(self, ids: IndexArray | Int32Array) -> None:
@@ -218,6 +225,8 @@ class BlockPool:
             return "reserved"
         if self.co_holders[block] == UNHELD:
             return "idle" if self.index is not None and self.index.published[block] else "quarantined"
+        if self.retention is not None and self.retention.holds(np.array([block])):
+            return "idle"
         return "free" if np.count_nonzero(self.free_ids() == block) else "held"
 
     def grown_since(self, block: int) -> int:
@@ -302,7 +311,6 @@ class BlockPool:
         assert self.retention is not None
         ids = self.retention.pop(count)
         self.index.remove(ids)
-        self.co_holders[ids] = 0
         self.idle -= count
         self.held += count
         return ids
