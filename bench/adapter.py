@@ -31,7 +31,8 @@ def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., O
         except refusals.Refused as refusal:
             if isinstance(refusal, refusals.InvalidArgument):
                 raise
-            raise Refused(Reason(type(refusal).__name__), str(refusal)) from None
+            translation = Refused(Reason(type(refusal).__name__), str(refusal))
+        raise translation
 
     return translated
 
