@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from pagedkv.bench.sharing_cases import HIT, DecodePublish, Eviction, FullHit, HashFloor, NewPrompts
 from pagedkv.impl.arrays import IndexArray, Int64Array
 from pagedkv.impl.cache import BlockCache
 from rich.console import Console
@@ -157,19 +158,23 @@ class Line(NamedTuple):
 
 
 def medians_us(first: Call, second: Call, turns: int, calls: int = 1) -> tuple[float, float]:
-    """Return the median microseconds a call of two calls that take turns."""
+    """Return the median microseconds a call of two calls that take turns.
+
+    A call that returns a float has measured itself: so many seconds of it count.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(turns):
         for call, seen in zip((first, second), times, strict=True):
             start = time.perf_counter()
             for _ in range(calls):
-                call()
-            seen.append((time.perf_counter() - start) / calls * 1e6)
+                own = call()
+            seconds = own if isinstance(own, float) else (time.perf_counter() - start) / calls
+            seen.append(seconds * 1e6)
     return statistics.median(times[0]), statistics.median(times[1])
 
 
 def measure() -> list[Line]:
-    """Measure every case: about ten seconds."""
+    """Measure every case: about twenty seconds."""
     lines = []
 
     def ratio(case: str, floor: Call, manager: Call, target: float, turns: int, calls: int = 1) -> None:
@@ -190,6 +195,25 @@ def measure() -> list[Line]:
         )
     ratio("add + release 1,024 tokens", FloorRequests().add_release, Requests().add_release, 3, 400, 50)
     ratio("the same, released in flight", FloorRequests().add_release, Requests().in_flight, 12, 400, 50)
+    return lines + measure_sharing()
+
+
+def measure_sharing() -> list[Line]:
+    """Measure what sharing prefixes costs: about ten seconds."""
+    lines = []
+
+    def ratio(case: str, floor: Call, manager: Call, target: float, turns: int, calls: int = 1) -> None:
+        floor_us, manager_us = medians_us(floor, manager, turns, calls)
+        lines.append(Line(case, floor_us, manager_us, manager_us / floor_us, target, "x hash"))
+
+    ratio("hit 2,048 tokens + release", HashFloor(HIT).hash, FullHit().add_release, 1, 400, 10)
+    new, evicting = NewPrompts(400), NewPrompts(400, evicting=True)
+    ratio("add + publish + release 1,024, no hit", HashFloor(PROMPT).hash, new.serve, 1.5, 400)
+    ratio("the same, evicting 64 blocks", HashFloor(PROMPT).hash, evicting.serve, 2.5, 400)
+    few_us, many_us = medians_us(Eviction(1000).replace, Eviction(100_000).replace, 400, 10)
+    lines.append(Line("evict 1 of 100,000 leaves, of 1,000", few_us, many_us, many_us / few_us, 1.2, "x of 1,000"))
+    floor_us, publish_us = medians_us(FloorDecode(2000).extend, DecodePublish(2000, STEPS).publish, STEPS)
+    lines.append(Line("publish 2,000 ids of a step", floor_us, publish_us, publish_us / floor_us, 5, "x floor"))
     return lines
 
 
