@@ -1,0 +1,149 @@
+"""The operations of a scheduler as data: listed, drawn, printed and replayed like those of a cache (`alphabet`).
+
+A completion names its launch by how many launches are in flight before it: 0 is the oldest, which alone can be
+completed; 1 is the next, whose turn has not come, or where there is none a launch that was never issued; -1 is the one
+that left last. So an operation means the same in a trace from which others have been taken out. Its tokens are those
+of the world's model (`toy_token`), and `surplus` many more or fewer where the number is to be wrong.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, get_args
+
+from . import scheduling, serving
+from .refusals import Reason
+from .requests import Engine, Job, Request, RequestId, Token
+from .scheduling import Choices, Result
+from .state import LaunchId, Name
+
+
+class Submit(NamedTuple):
+    """Take a request in."""
+
+    request: Request
+
+
+class Schedule(NamedTuple):
+    """Plan a step and launch it."""
+
+
+class Complete(NamedTuple):
+    """The device has done a launch, and the host learns its tokens."""
+
+    ahead: int = 0
+    stopped: tuple[Name, ...] = ()
+    surplus: int = 0
+
+
+class Fail(NamedTuple):
+    """The device could not do a launch."""
+
+    ahead: int = 0
+
+
+class Cancel(NamedTuple):
+    """Let a request go."""
+
+    request: RequestId
+
+
+class Preempt(NamedTuple):
+    """Put a request back to wait."""
+
+    request: RequestId
+
+
+class Drain(NamedTuple):
+    """Take no more requests in."""
+
+
+Operation = Submit | Schedule | Complete | Fail | Cancel | Preempt | Drain
+
+KINDS: dict[type, str] = {
+    Submit: "submit",
+    Schedule: "schedule",
+    Complete: "complete",
+    Fail: "fail",
+    Cancel: "cancel",
+    Preempt: "preempt",
+    Drain: "drain",
+}
+assert set(KINDS) == set(get_args(Operation))
+
+REFUSALS: dict[str, tuple[Reason, ...]] = {
+    "submit": (Reason.DUPLICATE, Reason.EMPTY, Reason.BAD_COUNT, Reason.TOO_LONG, Reason.DRAINING),
+    "schedule": (),
+    "complete": (Reason.UNKNOWN_LAUNCH, Reason.BUSY, Reason.BAD_COUNT),
+    "fail": (Reason.UNKNOWN_LAUNCH, Reason.BUSY),
+    "cancel": (Reason.UNKNOWN,),
+    "preempt": (Reason.UNKNOWN, Reason.BUSY),
+    "drain": (),
+}
+FUNCTIONS: dict[str, Callable[..., Result]] = {
+    "submit": serving.submit,
+    "schedule": scheduling.schedule,
+    "complete": serving.complete,
+    "fail": serving.fail,
+    "cancel": serving.cancel,
+    "preempt": serving.preempt,
+    "drain": serving.drain,
+}
+STRANGE: Token = 7  # sampled for a sequence that lives no more
+
+
+def apply(engine: Engine, operation: Operation, choices: Choices | None = None) -> Result:
+    """Apply an operation to an engine: the next engine and what was decided, or `Refused`."""
+    return FUNCTIONS[KINDS[type(operation)]](engine, *arguments(engine, operation), choices=choices)
+
+
+def arguments(engine: Engine, operation: Operation) -> tuple[Any, ...]:
+    """Return the arguments that an operation has at this moment, which an implementation is given as well."""
+    match operation:
+        case Complete(ahead, stopped, surplus):
+            tokens = toy_tokens(engine, launch_of(engine, ahead))
+            tokens = tokens[: len(tokens) + surplus] if surplus < 0 else tokens + (STRANGE,) * surplus
+            return launch_of(engine, ahead), tokens, stopped
+        case Fail(ahead):
+            return (launch_of(engine, ahead),)
+        case _:
+            return tuple(operation)
+
+
+def launch_of(engine: Engine, ahead: int) -> LaunchId:
+    """Return the launch that a completion names."""
+    return engine.cache.issued - len(engine.flights) + 1 + ahead
+
+
+def toy_tokens(engine: Engine, launch: LaunchId) -> tuple[Token, ...]:
+    """Return the tokens that a launch in flight samples; none of one that is not in flight."""
+    takers = next((flight.takers for flight in engine.flights if flight.launch == launch), ())
+    return tuple(toy_token(engine.owner(life[0]), life[0]) if engine.lives(life) else STRANGE for life in takers)
+
+
+def toy_token(job: Job, name: Name) -> Token:
+    """Return the next token of a sample, 0 or 1: a function of its tokens so far, like that of a language model."""
+    prompt = job.request.prompt
+    tokens = (*(() if isinstance(prompt, int) else prompt), *job.samples[name].outputs)
+    return (sum(tokens) + len(tokens)) % 2
+
+
+def describe(operation: Operation) -> str:
+    """Return an operation as a person would write it."""
+    match operation:
+        case Submit(request):
+            prompt = f"{request.prompt_length} tokens" if isinstance(request.prompt, int) else str(list(request.prompt))
+            several = f", {request.samples} samples" if request.samples != 1 else ""
+            rank = f", priority {request.priority}" if request.priority else ""
+            return f"submit {request.id}: prompt {prompt}, {request.outputs} outputs{several}{rank}"
+        case Complete(ahead, stopped, surplus):
+            ends = f", which ends {' '.join(map(str, stopped))}" if stopped else ""
+            wrong = f", {surplus:+} tokens" if surplus else ""
+            return f"complete {_PLACES.get(ahead, ahead)}{ends}{wrong}"
+        case Fail(ahead):
+            return f"fail {_PLACES.get(ahead, ahead)}"
+        case Cancel(request) | Preempt(request):
+            return f"{KINDS[type(operation)]} {request}"
+        case Schedule() | Drain():
+            return KINDS[type(operation)]
+
+
+_PLACES = {-1: "the launch that left last", 0: "the oldest launch", 1: "the launch after the oldest"}
