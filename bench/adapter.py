@@ -7,7 +7,7 @@ nothing.
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from pagedkv.impl import refusals
 from pagedkv.impl.cache import BlockCache
@@ -19,13 +19,17 @@ from pagedkv.spec.state import Block, Config, Copy, LaunchId, Name
 SMALL_NAMES = 64  # those that drivers use
 
 
-def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., Outcome]:
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def in_the_words_of_the_spec(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """Turn the implementation's refusals into the spec's, by name."""
 
     @wraps(method)
-    def translated(*arguments: Any) -> Outcome:
+    def translated(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
         try:
-            return method(*arguments)
+            return method(*arguments, **named)
         except refusals.Refused as refusal:
             if isinstance(refusal, refusals.InvalidArgument):
                 raise
@@ -54,14 +58,14 @@ class Implementation(Manager):
         self.device_table: dict[int, list[Block]] = {}  # row -> blocks, as results and edits alone have told it
         self.wrong = ""  # the first thing that a kernel was told wrong
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def add(self, name: Name, count: int) -> Outcome:
         """Add a sequence."""
         added = self.cache.add(_alias(name), count)
         self.device_table[added.row] = added.blocks.tolist()
         return Outcome(blocks=_ids(added.blocks))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def extend(self, rows: Rows) -> Outcome:
         """Extend a batch; what kernels get of it (slot mapping, edits of a device's table) is looked at here."""
         extension = self.cache.extend(*_batch(rows))
@@ -75,14 +79,14 @@ class Implementation(Manager):
             blocks[column] = block
         return Outcome(blocks=_ids(extension.blocks), copies=_copies(extension.copies))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def fork(self, parent: Name, child: Name) -> Outcome:
         """Fork a sequence."""
         forked = self.cache.fork(_alias(parent), _alias(child))
         self.device_table[forked.row] = forked.blocks.tolist()
         return Outcome()
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def launch(self, rows: Rows, stream: int) -> Outcome:
         """Launch a batch; which rows a kernel is shown, and up to where, is looked at here."""
         launch = self.cache.launch(*_batch(rows), stream)
@@ -94,12 +98,12 @@ class Implementation(Manager):
         )
         return Outcome(copies=_copies(launch.copies), launch=launch.id, after=frozenset(launch.after))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def retire(self, launch: LaunchId) -> Outcome:
         """Retire a launch."""
         return Outcome(freed=frozenset(_ids(self.cache.retire(launch))))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def release(self, name: Name) -> Outcome:
         """Release a sequence."""
         return Outcome(freed=frozenset(_ids(self.cache.release(_alias(name)))))

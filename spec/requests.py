@@ -84,14 +84,14 @@ class Job(NamedTuple):
         """Return the samples that are not done."""
         return [name for name, sample in self.samples.items() if not sample.done]
 
-    def beginnings(self) -> dict[Name, int]:
-        """Return the sequences to begin with, and how many tokens each knows: all these are to be computed (R-PRE-1).
+    def known(self, name: Name) -> int:
+        """Return how many tokens of a sample are known."""
+        return self.request.prompt_length + len(self.samples[name].outputs)
 
-        A fresh request begins as one sequence.
-        """
-        known = {name: self.request.prompt_length + len(self.samples[name].outputs) for name in self.unfinished()}
+    def beginnings(self) -> list[Name]:
+        """Return the sequences to begin with, each with all that it knows. A fresh request begins as one."""
         fresh = not any(sample.outputs for sample in self.samples.values())
-        return dict(list(known.items())[:1]) if fresh else known
+        return self.unfinished()[:1] if fresh else self.unfinished()
 
 
 class Flight(NamedTuple):

@@ -13,8 +13,8 @@ from .arithmetic import blocks_needed
 from .refusals import Reason, Refused
 from .requests import Engine, Job, RequestId, available, leaving
 from .rule_book import Book, Lines, rule
-from .scheduler_alphabet import Cancel, Complete, Drain, Fail, Operation, Preempt, Schedule, Submit
-from .scheduling import CacheStep, Decision, need, walk
+from .scheduler_alphabet import Cancel, Complete, Drain, Fail, Operation, Schedule, Submit
+from .scheduling import CacheStep, Decision, Plan, need, walk
 from .state import Name
 
 SCHEDULING: Book = {}
@@ -64,7 +64,7 @@ def what_can_never_fit(step: SchedulerStep) -> Lines:
 
 
 def _room_for(job: Job, engine: Engine) -> int:
-    return sum(blocks_needed(known, engine.cache.config.block_size) for known in job.beginnings().values())
+    return sum(blocks_needed(job.known(name), engine.cache.config.block_size) for name in job.beginnings())
 
 
 @rule("R-CAP-4", book=SCHEDULING)
@@ -110,15 +110,18 @@ def begun_anew(step: SchedulerStep) -> Lines:
     for job in step.new.waiting():
         if any(sample.pending for sample in job.samples.values()):
             yield f"request {job.request.id} waits and has tokens pending"
-    for id_ in _preempted(step):
+    for id_, recompute in (*step.decision.plan.preempted, *step.decision.preempted):
         if step.new.runs(step.new.jobs[id_]):
             yield f"request {id_} was preempted and has sequences left"
         kept = {name: sample.outputs for name, sample in step.old.jobs[id_].samples.items()}
         if {name: sample.outputs for name, sample in step.new.jobs[id_].samples.items()} != kept:
             yield f"request {id_} was preempted, and knows other tokens than before"
+        prompt, unfinished = step.old.jobs[id_].request.prompt_length, step.old.jobs[id_].unfinished()
+        if recompute != tuple((name, prompt + len(kept[name])) for name in unfinished):
+            yield f"request {id_} was preempted, and is to compute {recompute} anew"
     for id_ in step.decision.plan.admitted:
-        for name, known in step.old.jobs[id_].beginnings().items():
-            sequence = step.new.cache.sequences[name]
+        for name in step.old.jobs[id_].beginnings():
+            known, sequence = step.old.jobs[id_].known(name), step.new.cache.sequences[name]
             launched = sum(row.length for row in step.decision.plan.rows if row.name == name)
             if sequence.allocated != known or sequence.launched - launched > known - 1:
                 yield f"sequence {name} knows {known} tokens and begins with {sequence}"
@@ -137,11 +140,6 @@ def _live(engine: Engine, lives: tuple[tuple[Name, int], ...]) -> list[tuple[Nam
     return [life for life in lives if engine.lives(life)]
 
 
-def _preempted(step: SchedulerStep) -> tuple[RequestId, ...]:
-    its_own = (step.operation.request,) if isinstance(step.operation, Preempt) else ()
-    return (*step.decision.plan.preempted, *step.decision.preempted, *(() if step.new == step.old else its_own))
-
-
 @rule("R-PRE-2", Schedule, book=SCHEDULING)
 def out_of_the_plan(step: SchedulerStep) -> Lines:
     """Who must leave is out of the plan whole: what is planned is what runs, is launched, and keeps to the budget.
@@ -149,7 +147,7 @@ def out_of_the_plan(step: SchedulerStep) -> Lines:
     And nobody is let in beside it.
     """
     plan = step.decision.plan
-    gone = {name for id_ in (*plan.preempted, *plan.failed) for name in step.old.jobs[id_].samples}
+    gone = {name for id_ in (*_victims(plan), *plan.failed) for name in step.old.jobs[id_].samples}
     if rows := [row for row in plan.rows if row.name in gone]:
         yield f"{rows} are planned for requests that were turned away"
     if sum(row.length for row in plan.rows) > step.new.limits.max_tokens_per_step:
@@ -174,25 +172,30 @@ def no_further_than_needed(step: SchedulerStep) -> Lines:
     plan = step.decision.plan
     if not plan.preempted:
         return
-    ranks = [step.old.rank(step.old.jobs[id_]) for id_ in plan.preempted]
-    staying = [step.old.rank(job) for job in step.old.running() if job.request.id not in plan.preempted]
+    victims = _victims(plan)
+    ranks = [step.old.rank(step.old.jobs[id_]) for id_ in victims]
+    staying = [step.old.rank(job) for job in step.old.running() if job.request.id not in victims]
     if ranks != sorted(ranks, reverse=True) or not staying or max(staying) > ranks[-1]:
-        yield f"{plan.preempted} were preempted, and others of lower rank stay"
+        yield f"{victims} were preempted, and others of lower rank stay"
     before = _before_the_last(step)
     if before is None:
-        yield f"{plan.preempted} were preempted, and nothing of the last was released"
+        yield f"{victims} were preempted, and nothing of the last was released"
         return
-    spared = {name for id_ in plan.preempted[:-1] for name in step.old.jobs[id_].samples}
+    spared = {name for id_ in victims[:-1] for name in step.old.jobs[id_].samples}
     rows = [row for row in walk(step.old)[0] if row.name not in spared and not before.old.sequences[row.name].planned]
     if not rows or need(before.old, Extend(tuple((row.name, 1) for row in rows))) <= available(before.old) + leaving(
         before.old
     ):
-        yield f"{plan.preempted} were preempted, the last of them without need"
+        yield f"{victims} were preempted, the last of them without need"
+
+
+def _victims(plan: Plan) -> list[RequestId]:
+    return [each.request for each in plan.preempted]
 
 
 def _before_the_last(step: SchedulerStep) -> CacheStep | None:
     """Return the step of the cache by which the last victim begins to leave."""
-    last = step.old.jobs[step.decision.plan.preempted[-1]].samples
+    last = step.old.jobs[step.decision.plan.preempted[-1].request].samples
     releases = [Release(name) for name in last]
     return next((each for each in step.decision.steps if each.operation in releases), None)
 

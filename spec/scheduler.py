@@ -24,7 +24,7 @@ class Shown(NamedTuple):
     """What a scheduler shows of a request."""
 
     runs: bool
-    samples: Mapping[Name, Sample]
+    samples: Mapping[Name, Sample]  # those that are not done
 
 
 class Scheduler:
@@ -109,7 +109,10 @@ class ReferenceScheduler(Scheduler):
 
 def requests_of(engine: Engine) -> Mapping[RequestId, Shown]:
     """Return what an engine shows of its requests."""
-    return {id_: Shown(engine.runs(job), job.samples) for id_, job in engine.jobs.items()}
+    return {
+        id_: Shown(engine.runs(job), {name: job.samples[name] for name in job.unfinished()})
+        for id_, job in engine.jobs.items()
+    }
 
 
 SchedulerFactory = Callable[[Config, Limits], Scheduler]

@@ -47,13 +47,20 @@ class Row(NamedTuple):
     samples: int  # tokens that come of it: 1 where it reaches the end of what is known, one a sample behind a prompt
 
 
+class Preemption(NamedTuple):
+    """A request was put back to wait."""
+
+    request: RequestId
+    recompute: tuple[tuple[Name, int], ...]  # of each sample that is not done: positions 0 up to this, to compute anew
+
+
 class Plan(NamedTuple):
     """A step."""
 
     launch: LaunchId = 0  # 0: nothing was launched
     rows: tuple[Row, ...] = ()
     admitted: tuple[RequestId, ...] = ()
-    preempted: tuple[RequestId, ...] = ()
+    preempted: tuple[Preemption, ...] = ()
     failed: tuple[RequestId, ...] = ()
     forked: tuple[tuple[Name, Name], ...] = ()  # (parent, child)
 
@@ -73,7 +80,7 @@ class Decision(NamedTuple):
     names: tuple[Name, ...] = ()  # given to the samples of a request, by `submit`
     plan: Plan = Plan()  # by `schedule`
     finished: tuple[RequestId, ...] = ()  # by `complete`
-    preempted: tuple[RequestId, ...] = ()  # by `fail`
+    preempted: tuple[Preemption, ...] = ()  # by `fail` and `preempt`
     steps: tuple[CacheStep, ...] = ()  # what was asked of the cache
 
 
@@ -111,10 +118,11 @@ class Turn:
             if name in self.engine.cache.sequences:
                 self.do(Release(name))
 
-    def preempt(self, job: Job) -> None:
-        """Put a request back to wait: its sequences and placeholders go, what is known stays."""
+    def preempt(self, job: Job) -> Preemption:
+        """Put a request back to wait: its sequences and placeholders go, what is known stays (R-PRE-1)."""
         self.let_go(job)
         self.put(job._replace(samples={name: sample._replace(pending=0) for name, sample in job.samples.items()}))
+        return Preemption(job.request.id, tuple((name, job.known(name)) for name in job.unfinished()))
 
     def leave(self, job: Job) -> None:
         """Let a request go for good."""
@@ -170,7 +178,7 @@ def _row(name: Name, sequence: Sequence, budget: int) -> Row:
 
 def _make_room(turn: Turn, rows: list[Row]) -> tuple[list[Row], Plan]:
     """2. Extend the rows that decode, all that are left when those have gone for which there is no room."""
-    preempted: list[RequestId] = []
+    preempted: list[Preemption] = []
     while growing := [row for row in rows if not turn.engine.cache.sequences[row.name].planned]:
         batch = Extend(tuple((row.name, 1) for row in growing))
         cache, running = turn.engine.cache, turn.engine.running()
@@ -188,8 +196,7 @@ def _make_room(turn: Turn, rows: list[Row]) -> tuple[list[Row], Plan]:
         else:
             victim = running[-1]
             rows = [row for row in rows if row.name not in victim.samples]
-            turn.preempt(victim)
-            preempted.append(victim.request.id)
+            preempted.append(turn.preempt(victim))
     return rows, Plan(preempted=tuple(preempted))
 
 
@@ -208,8 +215,8 @@ def _admit(turn: Turn, budget: int) -> tuple[list[Row], tuple[RequestId, ...]]:
     for job in turn.engine.waiting():
         if not budget or not _fits(turn.engine, job):
             break
-        for name, known in job.beginnings().items():
-            turn.do(Add(name, known))
+        for name in job.beginnings():
+            turn.do(Add(name, job.known(name)))
             row = _row(name, turn.engine.cache.sequences[name], budget)
             rows += [row] if row.length else []
             budget -= row.length
@@ -222,7 +229,7 @@ def _fits(engine: Engine, job: Job) -> bool:
     running = engine.running()
     places = engine.limits.max_running - sum(len(other.unfinished()) for other in running)
     size = engine.cache.config.block_size
-    needed = sum(blocks_needed(known, size) for known in job.beginnings().values())
+    needed = sum(blocks_needed(job.known(name), size) for name in job.beginnings())
     reserve = engine.limits.watermark_blocks if running else 0
     return len(job.unfinished()) <= places and needed + reserve <= available(engine.cache)
 

@@ -80,13 +80,8 @@ def fail(engine: Engine, launch: LaunchId, choices: Choices | None = None) -> Re
         return engine, Decision()
     turn = Turn(engine._replace(flights=engine.flights[1:]), choices)
     turn.do(Retire(launch))
-    preempted: list[RequestId] = []
-    for life in flight.rows:
-        if turn.engine.lives(life):
-            job = turn.engine.owner(life[0])
-            turn.preempt(job)
-            preempted.append(job.request.id)
-    return turn.end(), Decision(preempted=tuple(preempted), steps=tuple(turn.steps))
+    preempted = tuple(turn.preempt(turn.engine.owner(life[0])) for life in flight.rows if turn.engine.lives(life))
+    return turn.end(), Decision(preempted=preempted, steps=tuple(turn.steps))
 
 
 def cancel(engine: Engine, request: RequestId, choices: Choices | None = None) -> Result:
@@ -108,8 +103,8 @@ def preempt(engine: Engine, request: RequestId, choices: Choices | None = None) 
     refuse_if(request not in engine.jobs, Reason.UNKNOWN)
     refuse_if(not engine.runs(engine.jobs[request]), Reason.BUSY)
     turn = Turn(engine, choices)
-    turn.preempt(engine.jobs[request])
-    return turn.end(), Decision(steps=tuple(turn.steps))
+    preempted = turn.preempt(engine.jobs[request])
+    return turn.end(), Decision(preempted=(preempted,), steps=tuple(turn.steps))
 
 
 def drain(engine: Engine, choices: Choices | None = None) -> Result:
