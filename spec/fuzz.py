@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .alphabet import KINDS, Execute, Operation, Release, Retire
 from .manager import Factory
@@ -19,6 +19,7 @@ from .moves import draw_move, possible
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
+from .scheduler_drivers import SchedulerPlan
 from .state import Config
 from .traces import Case, Finding, shrink
 from .world import World
@@ -37,9 +38,31 @@ class Plan(NamedTuple):
     operations: int = OPERATIONS
     streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
 
+    @property
+    def kinds(self) -> dict[type, str]:
+        """The words of the operations."""
+        return KINDS
+
+    def draw_case(self, random: Random) -> Case:
+        """Draw what to run on."""
+        return Case(self.config or draw_config(random, self.streams_drawn()), self.factory, self.lock_step)
+
+    def draw(self, here: World, random: Random) -> Iterator[Operation]:
+        """Yield operations, chosen by the state that the ones before have led to; then those of a drain."""
+        for _ in range(self.operations):
+            yield draw_move(here.state, SEQUENCES, random)
+        while here.state.sequences or here.state.launches:
+            choices: list[Operation] = [Release(name) for name in here.state.sequences]
+            choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
+            choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
+            yield random.choice(choices)
+
     def streams_drawn(self) -> int:
         """Return how many streams a drawn world may have."""
         return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
+
+
+AnyPlan = Plan | SchedulerPlan
 
 
 @dataclass
@@ -74,20 +97,20 @@ def draw_config(random: Random, streams: int) -> Config:
     return Config(random.randint(1, 8), random.randint(1, 4), streams, random.randint(1, 4))
 
 
-def run(plan: Plan, seed: int) -> Tally:
+def run(plan: AnyPlan, seed: int) -> Tally:
     """Run one seed."""
     random = Random(seed)
-    case = Case(plan.config or draw_config(random, plan.streams_drawn()), plan.factory, plan.lock_step)
+    case = plan.draw_case(random)
     tally = Tally(runs=1)
-    trace: list[Operation] = []
+    trace: list[Any] = []
     try:
-        here = case.start()
-        for operation in _operations(here, random, plan.operations):
+        here: Any = case.start()
+        for operation in plan.draw(here, random):
             if not possible(here.state, operation):
                 continue
             trace.append(operation)
             decided = here.step(operation)
-            kind = KINDS[type(operation)]
+            kind = plan.kinds[type(operation)]
             if isinstance(decided, Refused):
                 tally.refused[kind, str(decided.reason)] += 1
             else:
@@ -98,19 +121,8 @@ def run(plan: Plan, seed: int) -> Tally:
     return tally
 
 
-def _operations(here: World, random: Random, count: int) -> Iterator[Operation]:
-    """Yield operations, chosen by the state that the ones before have led to; then those of a drain."""
-    for _ in range(count):
-        yield draw_move(here.state, SEQUENCES, random)
-    while here.state.sequences or here.state.launches:
-        choices: list[Operation] = [Release(name) for name in here.state.sequences]
-        choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
-        choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
-        yield random.choice(choices)
-
-
 def fuzz(
-    plan: Plan,
+    plan: AnyPlan,
     *,
     seed: int = 0,
     seconds: float = 20.0,
@@ -134,7 +146,7 @@ def fuzz(
     return total
 
 
-def _tallies(plan: Plan, seed: int, end: float, runs: int | None, workers: int) -> Iterator[Tally]:
+def _tallies(plan: AnyPlan, seed: int, end: float, runs: int | None, workers: int) -> Iterator[Tally]:
     """Yield the tally of each run, or of each batch of runs where several processes share them out."""
     last = seed + runs if runs is not None else None
     batches = _batches(seed, last)
@@ -182,7 +194,7 @@ def _batches(first: int, last: int | None) -> Iterator[range]:
 class Runner(NamedTuple):
     """Runs seeds of a plan, in whichever process."""
 
-    plan: Plan
+    plan: AnyPlan
     end: float | None  # when to stop, by the clock that all processes of a machine share
 
     def is_late(self) -> bool:

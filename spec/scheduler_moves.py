@@ -67,7 +67,7 @@ def _refused_requests(engine: Engine) -> Iterator[Request]:
 
 
 # How often each kind is drawn: steps and completions more often than arrivals, so that runs get deep.
-_WEIGHTS = {Submit: 4, Schedule: 9, Complete: 8, Fail: 0.4, Cancel: 0.7, Preempt: 0.6}
+_WEIGHTS = {Submit: 4, Schedule: 9, Complete: 6, Fail: 0.2, Cancel: 0.4, Preempt: 0.2}
 _ODD = 1 / 15  # how often something is asked that is likely to be refused
 
 
@@ -76,7 +76,7 @@ def draw_scope(random: Random) -> tuple[Config, Limits]:
     config = Config(random.randint(1, 8), random.randint(1, 4), streams=1, launches=2)
     limits = Limits(
         max_tokens_per_step=random.choice((1, 2, 3, 5, 8, 16)),
-        max_running=random.randint(1, 6),
+        max_running=random.choice((1, 2, 3, 4, 6, 8)),
         steps_ahead=random.randint(1, 2),
         watermark_blocks=random.choice((0, 0, 1, 2)),
         policy=random.choice(list(Policy)),
@@ -96,7 +96,7 @@ def draw_request(engine: Engine, id_: int, random: Random) -> Request:
     samples = min(samples, config.blocks)
     capacity = config.blocks // samples * config.block_size
     length = random.randint(1, min(capacity, 4 * config.block_size))  # at the end
-    outputs = random.randint(1, min(length, 6))
+    outputs = random.randint(1, min(length, 8))
     return Request(id_, length - outputs + 1, outputs, samples, priority=random.choice((0, 0, 1, 2)))
 
 
@@ -105,7 +105,7 @@ def _sensible_move(engine: Engine, live: int, random: Random) -> Operation:
     running = [job.request.id for job in engine.running()]
     sensible = {
         Submit: bool(fresh) and not engine.draining,
-        Schedule: True,
+        Schedule: len(engine.flights) < engine.limits.steps_ahead,
         Complete: bool(engine.flights),
         Fail: bool(engine.flights),
         Cancel: bool(engine.jobs),
@@ -117,7 +117,7 @@ def _sensible_move(engine: Engine, live: int, random: Random) -> Operation:
         return Submit(draw_request(engine, random.choice(fresh), random))
     if kind is Complete:
         takers = [life[0] for life in engine.flights[0].takers]
-        return Complete(stopped=tuple(name for name in takers if random.random() < 1 / 8))
+        return Complete(stopped=tuple(name for name in takers if random.random() < 1 / 12))
     if kind is Cancel:
         return Cancel(random.choice(list(engine.jobs)))
     if kind is Preempt:
@@ -134,6 +134,7 @@ def _odd_move(engine: Engine, live: int, random: Random) -> Operation:
             Fail(random.choice((-1, 1))),
             Cancel(STRANGER),
             Preempt(random.choice((STRANGER, *engine.jobs))),
-            Drain() if random.random() < 1 / 8 else Cancel(random.randrange(live)),
+            Schedule(),
+            Drain() if random.random() < 1 / 24 else Cancel(random.randrange(live)),
         )
     )

@@ -8,25 +8,35 @@ which id it has now. A completion whose submission is gone goes with it; one of 
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from .alphabet import Add, Execute, Extend, Operation, Retire, Submit
+from .alphabet import Add, Execute, Extend, Retire, Submit
 from .manager import Factory
 from .moves import possible
-from .operations import Outcome
-from .refusals import Broken, Refused
+from .refusals import Broken
 from .state import Config, LaunchId
-from .world import World, world
+from .world import Place, World, world
 
 
 class Told(NamedTuple):
     """One step as it is told: what was done, what came of it, how the blocks stood afterwards."""
 
-    operation: Operation
-    offered: Outcome | Refused | None  # what the manager answered; None where it gave no answer
+    operation: Any
+    offered: Any  # what the manager answered; None where it gave no answer
     free: int
     held: int
     quarantined: int
+
+
+class Startable(Protocol):
+    """What a trace can be run on."""
+
+    @property
+    def config(self) -> Config:
+        """The sizes of the cache."""
+
+    def start(self) -> Place:
+        """Return a new world."""
 
 
 class Case(NamedTuple):
@@ -44,12 +54,12 @@ class Case(NamedTuple):
 class Finding(NamedTuple):
     """A trace that ends in a broken rule."""
 
-    case: Case
-    trace: tuple[Operation, ...]
+    case: Any  # a `Case`, or one of another alphabet, whose operations are in the trace
+    trace: tuple[Any, ...]
     broken: Broken
 
 
-def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | None]:
+def tell(case: Startable, trace: Iterable[Any]) -> tuple[list[Told], Broken | None]:
     """Run a trace and tell each step, up to the first that breaks a rule. What is not possible now is left out."""
     told: list[Told] = []
     try:
@@ -91,14 +101,14 @@ def shrink(finding: Finding, *, tries: int = 4000, seconds: float = 20.0) -> Fin
 class Marked(NamedTuple):
     """An operation, and for a submission the launch id that it had."""
 
-    operation: Operation
+    operation: Any
     launch: LaunchId = 0  # NEVER: the completion of a launch that was never issued
 
 
 NEVER = -1
 
 
-def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
+def _mark(case: Startable, trace: tuple[Any, ...]) -> list[Marked]:
     """Mark each submission that fires with its id, by running the trace once."""
     here = case.start()
     marked = []
@@ -113,7 +123,7 @@ def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
     return marked
 
 
-def _size(trace: tuple[Operation, ...]) -> tuple[int, int]:
+def _size(trace: tuple[Any, ...]) -> tuple[int, int]:
     rows = [operation.rows for operation in trace if isinstance(operation, Extend | Submit)]
     tokens = sum(operation.tokens for operation in trace if isinstance(operation, Add))
     return len(trace), tokens + sum(count for batch in rows for _, count in batch) + sum(len(batch) for batch in rows)
@@ -176,7 +186,7 @@ def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
                     yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
 
 
-def _simpler(operation: Operation) -> Iterator[Operation]:
+def _simpler(operation: Any) -> Iterator[Any]:
     if isinstance(operation, Add) and operation.tokens > 1:
         yield operation._replace(tokens=operation.tokens - 1)
     if not isinstance(operation, Extend | Submit):
@@ -189,7 +199,7 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
             yield operation._replace(rows=(*rows[:at], (name, count - 1), *rows[at + 1 :]))
 
 
-def _run_marked(case: Case, marked: list[Marked]) -> tuple[list[Marked], Broken | None]:
+def _run_marked(case: Startable, marked: list[Marked]) -> tuple[list[Marked], Broken | None]:
     """Run marked operations; return what was run, marked anew, up to what broke a rule."""
     here = case.start()
     now: dict[LaunchId, LaunchId] = {}
