@@ -48,6 +48,8 @@ class Scheduler(SchedulerViews):
         super().__init__(Serving(cache, limits))
         if cache.sequences():
             raise InvalidArgument("the cache has sequences already: a scheduler gives them their names itself")
+        if cache.launches_in_flight < limits.steps_ahead:
+            raise InvalidArgument(f"{limits.steps_ahead} steps ahead need a cache of as many launches_in_flight")
         self._next_name = 0
         self._newest = 0  # launch
         self._draining = False

@@ -222,9 +222,9 @@ def _is_fresh(running: Running, slot: int) -> bool:
 
 
 def _fork(serving: Serving, step: _Step, firsts: tuple[int, ...]) -> None:
-    """Let each request whose prompt is launched go on as all its samples, by rank."""
+    """Let each request whose prompt is launched go on as all its samples."""
     running = serving.running
-    for parent in sorted(firsts, key=running.rank.item):
+    for parent in firsts:
         request = running.owner[parent]
         assert request is not None, "a sequence that runs is a request's"
         for slot in request.slots[1:]:

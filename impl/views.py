@@ -46,6 +46,11 @@ class CacheViews:
         return self._tables.table
 
     @property
+    def launches_in_flight(self) -> int:
+        """How many launches may wait for their retirement at a time."""
+        return self._launches.limit
+
+    @property
     def counts(self) -> Counts:
         """Blocks by state."""
         return Counts(self._pool.available, self._pool.held, self._pool.quarantined, self.blocks)
