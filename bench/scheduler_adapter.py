@@ -17,7 +17,7 @@ from pagedkv.impl.requests import Limits as OurLimits
 from pagedkv.impl.requests import Request as OurRequest
 from pagedkv.impl.scheduler import Scheduler as OurScheduler
 from pagedkv.spec.alphabet import Add, Extend, Fork, Release, Retire, Submit
-from pagedkv.spec.manager import Naming, Observation, Seen
+from pagedkv.spec.manager import Naming, Observation
 from pagedkv.spec.operations import Outcome
 from pagedkv.spec.requests import Limits, Request, RequestId, Sample
 from pagedkv.spec.scheduler import Scheduler, Shown
@@ -91,9 +91,10 @@ class _View(Implementation):
         twin.config, twin.cache, twin.wrong, twin.device_table = self.config, cache, "", {}
         return twin
 
-    def _seen(self, alias: int) -> Seen:
-        self.device_table[self.cache.row_of(alias)] = list(self.cache.block_table(alias).tolist())
-        return super()._seen(alias)
+    def observe(self) -> Observation:
+        """Return what the cache shows; the device's table is taken from its own."""
+        self.device_table = {row: self.cache.block_table(name).tolist() for name, row, _ in self.cache.live()}
+        return super().observe()
 
 
 class ImplementedScheduler(Scheduler):

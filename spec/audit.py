@@ -90,8 +90,8 @@ class Auditor:
                 self._extend(rows, outcome)
             case Submit(rows, stream):
                 self._launch(rows, stream, outcome)
-            case Add(name, count):
-                self._add(name, count, outcome)
+            case Add(name):
+                self._add(name, operation.length, outcome)
             case Retire(launch):
                 self._retire(launch, outcome)
             case Release(name):

@@ -122,9 +122,9 @@ class BlackBox:
         """Refuse what makes no sense to ask: a stranger's manager need not answer for it."""
         state = self.state
         match operation:
-            case Add(name, count):
+            case Add(name):
                 refuse_if(name in state.sequences, Reason.DUPLICATE)
-                refuse_if(count < 1, Reason.EMPTY)
+                refuse_if(operation.length < 1, Reason.EMPTY)
             case Extend(rows):
                 guard_batch(state.sequences, rows)
                 refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
@@ -146,8 +146,8 @@ class BlackBox:
     def _follow(self, operation: Operation, outcome: Outcome) -> None:
         """Tell the shadow what the manager did."""
         match operation:
-            case Add(name, count):
-                self.shadow.add(name, count)
+            case Add(name):
+                self.shadow.add(name, operation.length)
             case Extend(rows):
                 self.shadow.extend(rows, outcome.copies)
             case Fork(parent, child):

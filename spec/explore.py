@@ -20,7 +20,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .alphabet import KINDS, REFUSALS
 from .refusals import Broken, Reason
 from .shards import AnySettings, Candidate, Digest, Local, Pool
 
@@ -47,12 +46,12 @@ class Report:
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     broken: Broken | None = None
     trace: list[Any] = field(default_factory=list)  # the counterexample, shortest possible
-    kinds: dict[type, str] = field(default_factory=lambda: KINDS)
-    refusals: dict[str, tuple[Reason, ...]] = field(default_factory=lambda: REFUSALS)
+    vocabulary: list[str] = field(default_factory=list)  # what it should meet
+    refusals: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
 
     def holes(self) -> list[str]:
         """Return what a complete walk should have met and did not."""
-        never = [f"{kind} never fired" for kind in self.kinds.values() if not self.fired[kind]]
+        never = [f"{kind} never fired" for kind in self.vocabulary if not self.fired[kind]]
         return never + [
             f"{kind} was never refused as {reason}"
             for kind, reasons in self.refusals.items()
@@ -74,7 +73,7 @@ def explore(
     With more than one worker the factory must be importable by name: the processes are spawned.
     """
     began = time.monotonic()
-    report = Report(settings.scope.describe(), kinds=settings.kinds, refusals=settings.refusals)
+    report = Report(settings.scope.describe(), vocabulary=settings.vocabulary(), refusals=settings.refusals())
     pool: Local | Pool = Local(settings) if workers == 1 else Pool(settings, workers)
     try:
         atlas = Atlas(pool.start())

@@ -3,7 +3,8 @@
 Each seed draws a small world (1 to 8 blocks of 1 to 4 slots, 1 to 3 streams, up to 4 sequences and 4 launches in
 flight, unless a scope is given) and then operations, mostly sensible, some that are to be refused. Completions come
 late, in any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence
-is released, every launch executed and retired, and then every block is free. What breaks a rule is shrunk.
+and every pin is released, every launch executed and retired, and then every block is free or idle. What breaks a rule
+is shrunk.
 """
 
 import time
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from .alphabet import KINDS, Execute, Operation, Release, Retire
+from .alphabet import KINDS, Execute, Operation, Release, Retire, Unpin
 from .manager import Factory
-from .moves import draw_move, possible
+from .moves import draw_move
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
@@ -26,6 +27,7 @@ from .world import World
 
 SEQUENCES = 4
 STREAMS = 3
+SHARING_SHARE = 2 / 3  # of the runs tell token ids, where prefixes are shared
 OPERATIONS = 400  # a run: long enough to reuse every block many times
 
 
@@ -37,22 +39,24 @@ class Plan(NamedTuple):
     lock_step: bool = True
     operations: int = OPERATIONS
     streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
+    sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
 
-    @property
-    def kinds(self) -> dict[type, str]:
-        """The words of the operations."""
-        return KINDS
+    def words(self, operation: Operation, _decided: object = None) -> list[str]:
+        """Return what is met by an operation."""
+        return [KINDS[type(operation)]]
 
     def draw_case(self, random: Random) -> Case:
         """Draw what to run on."""
         return Case(self.config or draw_config(random, self.streams_drawn()), self.factory, self.lock_step)
 
     def draw(self, here: World, random: Random) -> Iterator[Operation]:
-        """Yield operations, chosen by the state that the ones before have led to; then those of a drain."""
+        """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
+        sharing = self.shares_prefixes() and random.random() < SHARING_SHARE
         for _ in range(self.operations):
-            yield draw_move(here.state, SEQUENCES, random)
-        while here.state.sequences or here.state.launches:
+            yield draw_move(here.state, SEQUENCES, random, sharing=sharing)
+        while here.state.sequences or here.state.launches or here.state.pins:
             choices: list[Operation] = [Release(name) for name in here.state.sequences]
+            choices += [Unpin(handle) for handle in here.state.pins]
             choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
             choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
             yield random.choice(choices)
@@ -60,6 +64,10 @@ class Plan(NamedTuple):
     def streams_drawn(self) -> int:
         """Return how many streams a drawn world may have."""
         return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
+
+    def shares_prefixes(self) -> bool:
+        """Return whether token ids are told."""
+        return getattr(self.factory, "shares_prefixes", False) if self.sharing is None else self.sharing
 
 
 AnyPlan = Plan | SchedulerPlan
@@ -97,7 +105,7 @@ def draw_config(random: Random, streams: int) -> Config:
     return Config(random.randint(1, 8), random.randint(1, 4), streams, random.randint(1, 4))
 
 
-def run(plan: AnyPlan, seed: int) -> Tally:
+def run(plan: Any, seed: int) -> Tally:
     """Run one seed."""
     random = Random(seed)
     case = plan.draw_case(random)
@@ -106,15 +114,12 @@ def run(plan: AnyPlan, seed: int) -> Tally:
     try:
         here: Any = case.start()
         for operation in plan.draw(here, random):
-            if not possible(here.state, operation):
-                continue
             trace.append(operation)
             decided = here.step(operation)
-            kind = plan.kinds[type(operation)]
             if isinstance(decided, Refused):
-                tally.refused[kind, str(decided.reason)] += 1
+                tally.refused[plan.words(operation)[0], str(decided.reason)] += 1
             else:
-                tally.fired[kind] += 1
+                tally.fired.update(plan.words(operation, decided))
     except Broken as broken:
         tally.finding, tally.seed = Finding(case, tuple(trace), broken), seed
     tally.operations = len(trace)

@@ -15,6 +15,7 @@ from .canonical import canonical, hidden
 from .manager import Manager, Observation, ask, rows_of, twin_of
 from .operations import Outcome
 from .refusals import Broken, Refused, rule_of
+from .rule_book import edges
 from .state import Block, Config, Launch, initial
 from .views import observe
 
@@ -24,6 +25,10 @@ _JUDGED_BY = {
     "free": "R-OWN-1",
     "quarantined": "R-LIFE-5",
     "references": "R-OWN-2",
+    "idle_counters": "R-OWN-5",
+    "published": "R-HASH-3",
+    "idle": "R-EVICT-1",
+    "pins": "R-EVICT-1",
     "copies": "R-LIFE-8",
     "in_flight": "R-LIFE-4",
     "sequences": "R-TAB-1",
@@ -42,13 +47,15 @@ class LockStep:
 
     def __init__(self, config: Config, manager: Manager) -> None:
         self.state = initial(config)
+        self.edges = edges(self.state)
         self.manager = manager
         self.offered: Outcome | Refused | None = None  # the manager's last answer
 
     def clone(self) -> "LockStep":
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
-        twin.state, twin.manager, twin.offered = self.state, twin_of(self.manager), None
+        twin.state, twin.edges, twin.offered = self.state, self.edges, None
+        twin.manager = twin_of(self.manager)
         return twin
 
     def refusal(self, operation: Operation) -> Refused | None:
@@ -75,8 +82,9 @@ class LockStep:
         except Refused as refusal:
             new, decided = old, refusal
         _same_answer(operation, decided, choice)
-        rules.check(rules.Step(old, operation, decided, new))
-        self.state = new
+        step = rules.Step(old, operation, decided, new, self.edges)
+        rules.check(step)
+        self.state, self.edges = new, step.new_edges
         if not isinstance(operation, Execute):  # the host sees nothing of what a device does
             self.look()
         return decided
@@ -86,7 +94,7 @@ class LockStep:
         self.offered = None
         self.offered = ask(self.manager, operation)
         _same_answer(operation, refusal, self.offered)
-        rules.check(rules.Step(self.state, operation, refusal, self.state))
+        rules.check(rules.Step(self.state, operation, refusal, self.state, self.edges))
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
@@ -100,8 +108,8 @@ class LockStep:
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
-        free, waiting = len(self.state.free), len(self.state.quarantine)
-        return free, self.state.config.blocks - free - waiting, waiting
+        shown = observe(self.state)
+        return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)
 
 
 def compare_rows(launch: Launch, rows: tuple[tuple[Block, ...], ...] | None) -> None:
@@ -133,6 +141,8 @@ def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outc
     same_refusal(describe(operation), decided, offered)
     if isinstance(decided, Refused) or isinstance(offered, Refused):
         return
+    if decided == offered:
+        return
     if isinstance(operation, Submit):  # an edge to what has left says nothing, and the spec has judged the others
         offered = offered._replace(after=decided.after)
     for field, rule in _DECIDED_BY.items():
@@ -141,7 +151,16 @@ def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outc
 
 
 # Which rule is broken where the two outcomes differ. What is a choice has been checked by then, and followed.
-_DECIDED_BY = {"copies": "R-COW-3", "launch": "R-LIFE-7", "blocks": "R-OWN-6", "freed": "R-OWN-6", "after": "R-LIFE-2"}
+_DECIDED_BY = {
+    "copies": "R-COW-3",
+    "launch": "R-LIFE-7",
+    "blocks": "R-OWN-6",
+    "freed": "R-OWN-6",
+    "after": "R-LIFE-2",
+    "hits": "R-HASH-5",
+    "published": "R-HASH-3",
+    "merges": "R-EVICT-3",
+}
 
 
 def difference(manager: Showing, right: Observation) -> tuple[str, str] | None:

@@ -17,9 +17,11 @@ from .scheduler_alphabet import KINDS, REFUSALS, Complete, Drain, Operation, Sch
 from .scheduler_moves import Scope, all_moves, draw_move, draw_scope
 from .scheduler_progress import finish, rounds_at_most
 from .scheduler_world import SchedulerLockStep
+from .scheduling import Decision, Plan
 from .state import Config
 
 REQUESTS = 6  # live at once in a random run
+STEPS = ("admission", "preemption", "fork", "mixed step")  # what a step may do, besides launching
 OPERATIONS = 300  # of a random run, before it is drained
 
 
@@ -53,15 +55,18 @@ class SchedulerSettings(NamedTuple):
         """Whether the policy goes along: always."""
         return True
 
-    @property
-    def kinds(self) -> dict[type, str]:
-        """The words of the operations."""
-        return KINDS
+    def vocabulary(self) -> list[str]:
+        """Return what a walk to the end should meet."""
+        several = any(request.samples > 1 for request in self.scope.requests)
+        return [*KINDS.values(), *(word for word in STEPS if several or word != "fork")]
 
-    @property
     def refusals(self) -> dict[str, tuple[Reason, ...]]:
-        """What each can be refused for."""
+        """Return what each operation should be refused for."""
         return REFUSALS
+
+    def words(self, operation: Operation, decided: Decision | None = None) -> list[str]:
+        """Return what is met by an operation: what a step did to requests, too."""
+        return words(operation, decided)
 
     def case(self) -> SchedulerCase:
         """Return what to run a counterexample on."""
@@ -80,6 +85,18 @@ class SchedulerSettings(NamedTuple):
         finish(there.engine)
 
 
+def words(operation: Operation, decided: Decision | None = None) -> list[str]:
+    """Return what is met by an operation of a scheduler: its kind, and what a step did to requests."""
+    plan = decided.plan if decided else Plan()
+    met = {
+        "admission": plan.admitted,
+        "preemption": plan.preempted,
+        "fork": plan.forked,
+        "mixed step": len({row.samples for row in plan.rows}) > 1,
+    }
+    return [KINDS[type(operation)], *(word for word in STEPS if met[word])]
+
+
 class SchedulerPlan(NamedTuple):
     """What to fuzz."""
 
@@ -93,10 +110,9 @@ class SchedulerPlan(NamedTuple):
         """Whether the policy goes along: always."""
         return True
 
-    @property
-    def kinds(self) -> dict[type, str]:
-        """The words of the operations."""
-        return KINDS
+    def words(self, operation: Operation, decided: Decision | None = None) -> list[str]:
+        """Return what is met by an operation: what a step did to requests, too."""
+        return words(operation, decided)
 
     def draw_case(self, random: Random) -> SchedulerCase:
         """Draw what to run on."""

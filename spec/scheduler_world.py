@@ -115,8 +115,8 @@ class SchedulerLockStep:
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
-        free, waiting = len(self.state.free), len(self.state.quarantine)
-        return free, self.state.config.blocks - free - waiting, waiting
+        shown = observe(self.state)
+        return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)
 
     def _execute(self, flight: Flight) -> None:
         """Let the device do a launch; what it reads is judged."""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .alphabet import KINDS, REFUSALS, Operation
+from .alphabet import KINDS, REFUSALS, SHARING, Operation
 from .manager import Factory
 from .moves import Scope, all_moves
 from .processes import Processes
@@ -36,15 +36,17 @@ class Settings(NamedTuple):
     lock_step: bool = True
     pairs: bool = False
 
-    @property
-    def kinds(self) -> dict[type, str]:
-        """The words of the operations."""
-        return KINDS
+    def vocabulary(self) -> list[str]:
+        """Return what a walk to the end should meet."""
+        return [kind for kind in KINDS.values() if self.scope.sharing or kind not in SHARING]
 
-    @property
     def refusals(self) -> dict[str, tuple[Reason, ...]]:
-        """What each can be refused for."""
-        return REFUSALS
+        """Return what each operation of the scope should be refused for."""
+        return {kind: REFUSALS[kind] for kind in self.vocabulary()}
+
+    def words(self, operation: Operation, _decided: object = None) -> list[str]:
+        """Return what is met by an operation."""
+        return [KINDS[type(operation)]]
 
     def case(self) -> Case:
         """Return what to run a counterexample on."""
@@ -118,9 +120,9 @@ class Shard:
         there = here.clone()
         decided = there.step(operation)
         if isinstance(decided, Refused):  # a black box alone knows whether it has space; what it then hides may change
-            self.refused[self.settings.kinds[type(operation)], str(decided.reason)] += 1
+            self.refused[self.settings.words(operation)[0], str(decided.reason)] += 1
         else:
-            self.fired[self.settings.kinds[type(operation)]] += 1
+            self.fired.update(self.settings.words(operation, decided))
         digest = self._digest(there)
         if digest not in self.seen:
             self.seen.add(digest)
@@ -143,7 +145,7 @@ class Shard:
             for operation, refusal in refusals:
                 tried.append(operation)
                 there.step_refused(operation, refusal)
-                self.refused[self.settings.kinds[type(operation)], str(refusal.reason)] += 1
+                self.refused[self.settings.words(operation)[0], str(refusal.reason)] += 1
             there.look()
         except Broken as broken:
             for operation in tried:  # one at a time, to know which
