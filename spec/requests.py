@@ -88,6 +88,11 @@ class Job(NamedTuple):
         """Return how many tokens of a sample are known."""
         return self.request.prompt_length + len(self.samples[name].outputs)
 
+    def tokens(self, name: Name) -> tuple[Token, ...] | None:
+        """Return what is known of a sample; None where its prompt was given as a number."""
+        prompt = self.request.prompt
+        return None if isinstance(prompt, int) else prompt + self.samples[name].outputs
+
     def beginnings(self) -> list[Name]:
         """Return the sequences to begin with, each with all that it knows. A fresh request begins as one."""
         fresh = not any(sample.outputs for sample in self.samples.values())
@@ -144,8 +149,8 @@ class Engine(NamedTuple):
 
 
 def available(cache: State) -> int:
-    """Return how many blocks may be taken now."""
-    return len(cache.free)
+    """Return how many blocks may be taken now: those that are free, and those that are idle and may be evicted."""
+    return len(cache.free) + len(cache.evictable)
 
 
 def leaving(cache: State) -> int:

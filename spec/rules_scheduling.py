@@ -123,8 +123,10 @@ def begun_anew(step: SchedulerStep) -> Lines:
         for name in step.old.jobs[id_].beginnings():
             known, sequence = step.old.jobs[id_].known(name), step.new.cache.sequences[name]
             launched = sum(row.length for row in step.decision.plan.rows if row.name == name)
-            if sequence.allocated != known or sequence.launched - launched > known - 1:
-                yield f"sequence {name} knows {known} tokens and begins with {sequence}"
+            hits = sequence.launched - launched
+            least_left = 1 if step.new.limits.prefix_cache else known
+            if sequence.allocated != known or known - hits < least_left:
+                yield f"sequence {name} knows {known} tokens and begins with {hits} of {sequence.allocated}"
     yield from _wrong_placeholders(step)
 
 

@@ -120,10 +120,9 @@ def toy_tokens(engine: Engine, launch: LaunchId) -> tuple[Token, ...]:
 
 
 def toy_token(job: Job, name: Name) -> Token:
-    """Return the next token of a sample, 0 or 1: a function of its tokens so far, like that of a language model."""
-    prompt = job.request.prompt
-    tokens = (*(() if isinstance(prompt, int) else prompt), *job.samples[name].outputs)
-    return (sum(tokens) + len(tokens)) % 2
+    """Return the next token of a sample, 0 or 1: a function of its tokens so far, and of which sample it is."""
+    tokens = job.tokens(name) or job.samples[name].outputs
+    return (sum(tokens) + len(tokens) + name - min(job.samples)) % 2
 
 
 def describe(operation: Operation) -> str:
@@ -133,7 +132,8 @@ def describe(operation: Operation) -> str:
             prompt = f"{request.prompt_length} tokens" if isinstance(request.prompt, int) else str(list(request.prompt))
             several = f", {request.samples} samples" if request.samples != 1 else ""
             rank = f", priority {request.priority}" if request.priority else ""
-            return f"submit {request.id}: prompt {prompt}, {request.outputs} outputs{several}{rank}"
+            salt = f", salt {request.salt}" if request.salt else ""
+            return f"submit {request.id}: prompt {prompt}, {request.outputs} outputs{several}{rank}{salt}"
         case Complete(ahead, stopped, surplus):
             ends = f", which ends {' '.join(map(str, stopped))}" if stopped else ""
             wrong = f", {surplus:+} tokens" if surplus else ""

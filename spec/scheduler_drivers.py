@@ -20,6 +20,7 @@ from .scheduler_world import SchedulerLockStep
 from .scheduling import Decision, Plan
 from .state import Config
 
+SHARING = 2 / 3  # of the random runs share prefixes
 REQUESTS = 6  # live at once in a random run
 STEPS = ("admission", "preemption", "fork", "mixed step")  # what a step may do, besides launching
 OPERATIONS = 300  # of a random run, before it is drained
@@ -104,6 +105,7 @@ class SchedulerPlan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     limits: Limits | None = None
     operations: int = OPERATIONS
+    sharing: bool = True  # whether some runs share prefixes
 
     @property
     def lock_step(self) -> bool:
@@ -116,7 +118,7 @@ class SchedulerPlan(NamedTuple):
 
     def draw_case(self, random: Random) -> SchedulerCase:
         """Draw what to run on."""
-        config, limits = draw_scope(random)
+        config, limits = draw_scope(random, SHARING if self.sharing else 0)
         return SchedulerCase(self.config or config, self.factory, self.limits or limits)
 
     def draw(self, here: SchedulerLockStep, random: Random) -> Iterator[Operation]:

@@ -71,8 +71,11 @@ _WEIGHTS = {Submit: 4, Schedule: 9, Complete: 6, Fail: 0.2, Cancel: 0.4, Preempt
 _ODD = 1 / 15  # how often something is asked that is likely to be refused
 
 
-def draw_scope(random: Random) -> tuple[Config, Limits]:
-    """Draw a pool so small that requests are always short of blocks, and limits."""
+_PROMPTS = [[0] * 64, [0, 0, 0] + [1] * 61, [0, 1] * 32, [1] * 64]  # so few that many begin alike
+
+
+def draw_scope(random: Random, sharing: float) -> tuple[Config, Limits]:
+    """Draw a pool so small that requests are always short of blocks, and limits; `sharing` of them share prefixes."""
     config = Config(random.randint(1, 8), random.randint(1, 4), streams=1, launches=2)
     limits = Limits(
         max_tokens_per_step=random.choice((1, 2, 3, 5, 8, 16)),
@@ -80,6 +83,7 @@ def draw_scope(random: Random) -> tuple[Config, Limits]:
         steps_ahead=random.randint(1, 2),
         watermark_blocks=random.choice((0, 0, 1, 2)),
         policy=random.choice(list(Policy)),
+        prefix_cache=random.random() < sharing,
     )
     return config, limits
 
@@ -97,7 +101,12 @@ def draw_request(engine: Engine, id_: int, random: Random) -> Request:
     capacity = config.blocks // samples * config.block_size
     length = random.randint(1, min(capacity, 4 * config.block_size))  # at the end
     outputs = random.randint(1, min(length, 8))
-    return Request(id_, length - outputs + 1, outputs, samples, priority=random.choice((0, 0, 1, 2)))
+    count = length - outputs + 1
+    priority = random.choice((0, 0, 1, 2))
+    if not engine.limits.prefix_cache or random.random() < 1 / 8:
+        return Request(id_, count, outputs, samples, priority)
+    prompt = random.choice(_PROMPTS)
+    return Request(id_, tuple(prompt[:count]), outputs, samples, priority, salt=random.choice((0, 0, 0, 1)))
 
 
 def _sensible_move(engine: Engine, live: int, random: Random) -> Operation:

@@ -14,7 +14,7 @@ seen is far below: preemption is rare, and a launch has more than one position.
 
 from . import scheduling, serving
 from .refusals import Broken
-from .requests import Engine
+from .requests import Engine, available
 from .scheduler_alphabet import toy_tokens
 
 
@@ -42,6 +42,6 @@ def finish(engine: Engine) -> int:
         if engine.flights and (not decision.plan.launch or len(engine.flights) == engine.limits.steps_ahead):
             oldest = engine.flights[0].launch
             engine, _ = serving.complete(engine, oldest, toy_tokens(engine, oldest))
-    if len(engine.cache.free) < engine.cache.config.blocks:
-        raise Broken("R-OWN-4", f"all is over, and {engine.cache.quarantine} is not free")
+    if available(engine.cache) < engine.cache.config.blocks:
+        raise Broken("R-OWN-4", f"all is over, and {engine.cache.quarantine} is neither free nor idle")
     return rounds

@@ -107,7 +107,9 @@ class SchedulerLockStep:
         numbers = {name: number for number, name in enumerate(order)}
         jobs = tuple([_job(job) for job in engine.jobs.values()])
         flights = tuple([_flight(engine, flight, numbers) for flight in engine.flights])
-        everything = (key, jobs, flights, engine.draining)
+        prefixes = engine.cache.prefixes.items()
+        found = sorted((key.root.salt, key.tokens, naming.blocks[entry.block]) for key, entry in prefixes)
+        everything = (key, jobs, flights, engine.draining, tuple(found))
         if not pairs:
             return everything
         naming = naming._replace(sequences=numbers)
@@ -154,7 +156,9 @@ class SchedulerLockStep:
 def _job(job: Job) -> tuple[Any, ...]:
     """Return what the future of a request depends on."""
     shape = (job.request.id, job.request.prompt, job.request.outputs, job.request.priority, job.request.salt)
-    return shape, tuple([(len(sample.outputs), sample.pending, sample.done) for sample in job.samples.values()])
+    ids = not isinstance(job.request.prompt, int)
+    samples = [(s.outputs if ids else len(s.outputs), s.pending, s.done) for s in job.samples.values()]
+    return shape, tuple(samples)
 
 
 def _flight(engine: Engine, flight: Flight, numbers: dict[int, int]) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ from . import operations
 from .alphabet import Add, Extend, Fork, Operation, Release, Submit, apply, describe
 from .arithmetic import blocks_needed
 from .operations import Outcome
-from .refusals import Broken
+from .refusals import Broken, Refused
 from .requests import Engine, Flight, Job, Life, RequestId, available, leaving
 from .state import LaunchId, Name, Sequence, State
 
@@ -216,7 +216,7 @@ def _admit(turn: Turn, budget: int) -> tuple[list[Row], tuple[RequestId, ...]]:
         if not budget or not _fits(turn.engine, job):
             break
         for name in job.beginnings():
-            turn.do(Add(name, job.known(name)))
+            turn.do(begin(turn.engine, job, name))
             row = _row(name, turn.engine.cache.sequences[name], budget)
             rows += [row] if row.length else []
             budget -= row.length
@@ -228,10 +228,33 @@ def _fits(engine: Engine, job: Job) -> bool:
     """Whether there is a place for each sample of a request, and room for all that is known of them."""
     running = engine.running()
     places = engine.limits.max_running - sum(len(other.unfinished()) for other in running)
-    size = engine.cache.config.block_size
-    needed = sum(blocks_needed(job.known(name), size) for name in job.beginnings())
     reserve = engine.limits.watermark_blocks if running else 0
-    return len(job.unfinished()) <= places and needed + reserve <= available(engine.cache)
+    return len(job.unfinished()) <= places and _available_after(engine, job) >= reserve
+
+
+def _available_after(engine: Engine, job: Job) -> int:
+    """Return how many blocks are available once a request has what it needs, below 0 if there are not so many.
+
+    Of one sequence that is told by the function that takes them, which knows what it hits; several are reckoned as if
+    they shared nothing.
+    """
+    first, *others = job.beginnings()
+    if others:
+        size = engine.cache.config.block_size
+        return available(engine.cache) - sum(blocks_needed(job.known(name), size) for name in (first, *others))
+    try:
+        return available(apply(engine.cache, begin(engine, job, first))[0])
+    except Refused:
+        return -1
+
+
+def begin(engine: Engine, job: Job, name: Name) -> Add:
+    """Return how a sequence begins: by its tokens, where prefixes are shared and they are given, else by their number.
+
+    All of them are computed but for what is hit; after a preemption, too (R-PRE-1).
+    """
+    tokens = job.tokens(name) if engine.limits.prefix_cache else None
+    return Add(name, job.known(name)) if tokens is None else Add(name, tokens, job.request.salt)
 
 
 def _launch(turn: Turn, rows: list[Row], plan: Plan) -> Plan:

@@ -11,11 +11,12 @@ does so at once, in any state; its blocks follow when what is in flight has reti
 
 from collections.abc import Collection
 
-from .alphabet import Release, Retire
+from .alphabet import Publish, Release, Retire
+from .outcome import Telling
 from .refusals import Reason, refuse_if
 from .requests import PRIORITIES, Engine, Flight, Job, Limits, Request, RequestId, Sample, Token
 from .scheduling import Choices, Decision, Result, Turn
-from .state import Config, LaunchId, Name, initial
+from .state import Config, LaunchId, Name, initial, written
 
 
 def start(config: Config, limits: Limits) -> Engine:
@@ -66,6 +67,8 @@ def complete(
     taken = [(life[0], token) for life, token in zip(flight.takers, sampled, strict=True) if engine.lives(life)]
     for name, token in taken:
         _take(turn, name, token, stops=name in stopped)
+    if telling := _telling(turn.engine, flight):
+        turn.do(Publish(telling))
     finished = tuple(request for name, _ in taken for request in _end_if_done(turn, name))
     return turn.end(), Decision(finished=finished, steps=tuple(turn.steps))
 
@@ -118,6 +121,21 @@ def _in_flight(engine: Engine, launch: LaunchId) -> Flight | None:
     ids = [flight.launch for flight in engine.flights]
     refuse_if(launch in ids[1:], Reason.BUSY)
     return engine.flights[0] if launch in ids else None
+
+
+def _telling(engine: Engine, flight: Flight) -> Telling:
+    """Return what a launch has made known to the cache: of each row that lives, the tokens up to what is written.
+
+    So what is published was computed by launches that were done (R-HASH-4). Nothing without a prefix cache, or where a
+    prompt was given as a number.
+    """
+    telling = []
+    for life in flight.rows if engine.limits.prefix_cache else ():
+        if engine.lives(life):
+            sequence, tokens = engine.cache.sequences[life[0]], engine.owner(life[0]).tokens(life[0])
+            if tokens is not None:
+                telling.append((life[0], tokens[len(sequence.known) : written(engine.cache, sequence)]))
+    return tuple(telling)
 
 
 def _take(turn: Turn, name: Name, token: Token, *, stops: bool) -> None:
