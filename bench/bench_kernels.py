@@ -12,7 +12,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from pagedkv.bench.kernel_jobs import ATTENTION, REFERENCE, append_call, attention_call, copy_call, described
+from pagedkv.bench.kernel_jobs import (
+    ATTENTION,
+    REFERENCE,
+    STORAGE_MEBIBYTES,
+    append_call,
+    attention_call,
+    copy_call,
+    described,
+)
 from pagedkv.bench.kernel_peers import CHEAP, COMPILED
 from pagedkv.bench.kernel_problems import Problem, Shape, make
 from pagedkv.bench.kernel_speed import CPU_SHAPES
@@ -80,7 +88,7 @@ def test_attention(benchmark: BenchmarkFixture, capsys: pytest.CaptureFixture[st
         say(capsys, benchmark.group, shape.moved_bytes, shape.flops, seconds)
 
 
-@pytest.mark.parametrize("mebibytes", [64, 512] if DEVICE.type == "cuda" else [64])
+@pytest.mark.parametrize("mebibytes", STORAGE_MEBIBYTES if DEVICE.type == "cuda" else STORAGE_MEBIBYTES[:1])
 @pytest.mark.parametrize(("name", "job"), [("append", append_call), ("copy", copy_call)])
 def test_storage(
     benchmark: BenchmarkFixture,

@@ -17,6 +17,7 @@ from pagedkv.kernels import dispatch
 
 MEBIBYTE = 2**20
 K = 1024
+STORAGE_MEBIBYTES = (64, 512)
 REFERENCE = Shape("decode", 8, 8 * K)  # verify and fp8 are compared with it, and compiled peers run beside it
 
 ATTENTION: list[Shape] = [
@@ -79,7 +80,7 @@ def attention_call(problem: Problem) -> Call:
 
 def time_storage(device: torch.device, ceilings: Ceilings) -> Iterator[Row]:
     """Time append and copy from 64 MiB up; each reads and writes what it moves."""
-    for mebibytes in (64, 512):
+    for mebibytes in STORAGE_MEBIBYTES:
         moved = 2 * mebibytes * MEBIBYTE
         for name, call in (("append", append_call(mebibytes, device)), ("copy", copy_call(mebibytes, device))):
             yield _row(name, f"{mebibytes} MiB", measure(call, device), moved, 0, ceilings)

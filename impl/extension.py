@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arguments import shown
-from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int64Array
+from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int64Array, before, cells
 from .block_pool import BlockPool
 from .block_tables import BlockTables, PlannedCopy
 from .names import Batch
@@ -107,9 +107,9 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
         copies = _copy_tails(tables, pool, batch, rows, plan, taken)
         growth = np.delete(taken, plan.first[plan.copying])  # there stand the copies' targets
     if total:
-        cells = _cells(rows, plan.have, plan.growth)
-        tables.table[cells] = growth
-        edits = _edits(tables, _cells_changed(rows, plan) if plan.copying.size else cells)
+        new = cells(rows, plan.have, plan.growth)
+        tables.table[new] = growth
+        edits = _edits(tables, _cells_changed(rows, plan) if plan.copying.size else new)
     tables.allocated[rows] = plan.after
     tables.tail[rows] = tables.table[rows, plan.have + plan.growth - 1]
     return Extension(_slots(tables, rows, plan.length, counts), edits, copies, taken.astype(np.int32))
@@ -126,7 +126,7 @@ def _plan(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array
     if copying.size:
         taking = growth.copy()
         taking[copying] += 1
-    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), _before(taking))
+    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), before(taking))
 
 
 def _copying(tables: BlockTables, pool: BlockPool, rows: IndexArray, length: Int64Array) -> IndexArray:
@@ -155,6 +155,8 @@ def _copy_tails(
     pool.plan_copies(sources, tables.fences[:, copiers])
     tables.table[copiers, plan.have[plan.copying] - 1] = targets
     tables.copying[copiers] = True
+    if pool.index is not None:
+        pool.index.tokens[targets] = pool.index.tokens[sources]
     for row, *copy in zip(copiers.tolist(), sources.tolist(), targets.tolist(), extents.tolist(), strict=True):
         tables.copies[row] = PlannedCopy(*copy)
     blocks = (array.astype(np.int32) for array in (sources, targets, extents))
@@ -166,31 +168,20 @@ def _cells_changed(rows: IndexArray, plan: _Plan) -> tuple[IndexArray, Int64Arra
     first = plan.have.copy()
     first[plan.copying] -= 1
     first[plan.moving] = 0
-    return _cells(rows, first, plan.have + plan.growth - first)
+    return cells(rows, first, plan.have + plan.growth - first)
 
 
-def _edits(tables: BlockTables, cells: tuple[IndexArray, Int64Array]) -> Edits:
+def _edits(tables: BlockTables, changed: tuple[IndexArray, Int64Array]) -> Edits:
     """Return what stands in cells of the table now."""
-    rows, columns = cells
-    return Edits(rows.astype(np.int32), columns.astype(np.int32), tables.table[cells])
+    rows, columns = changed
+    return Edits(rows.astype(np.int32), columns.astype(np.int32), tables.table[changed])
 
 
 def _slots(tables: BlockTables, rows: IndexArray, length: Int64Array, counts: Int64Array) -> Int64Array:
     """Return the slots of all new positions, in batch order."""
-    repeated, positions = _cells(rows, length, counts)
+    repeated, positions = cells(rows, length, counts)
     index, offset = tables.paging.locate(positions)
     return tables.paging.slot(tables.table[repeated, index].astype(np.int64), offset)
-
-
-def _cells(rows: IndexArray, first: Int64Array, counts: Int64Array) -> tuple[IndexArray, Int64Array]:
-    """Return, row by row, (row, number) for the `counts` numbers from `first` on."""
-    repeated = rows.repeat(counts)
-    return repeated, (first - _before(counts)).repeat(counts) + np.arange(repeated.size)
-
-
-def _before(counts: Int64Array) -> Int64Array:
-    """Return for each row the sum of the counts before it."""
-    return counts.cumsum() - counts
 
 
 def _refuse_without_space(pool: BlockPool, need: int, longest: int) -> None:

@@ -121,11 +121,17 @@ def pending_writes(tables: BlockTables, row: int, writes: Mapping[int, list[Writ
     return pending
 
 
-def lengths(tables: BlockTables, row: int, writes: Mapping[int, list[Write]]) -> Lengths:
+def pending_of(tables: BlockTables, launches: LaunchLog, row: int) -> list[Write]:
+    """Return what launches in flight write of one sequence's positions. O(launches in flight x their batch)."""
+    epochs = [tables.names.epoch_of.item(row), *(elder.epoch for elder in tables.ancestors.get(row, ()))]
+    return pending_writes(tables, row, {epoch: writes_of(launches, epoch) for epoch in epochs})
+
+
+def lengths(tables: BlockTables, row: int, pending: list[Write]) -> Lengths:
     """Return a sequence's lengths; retired launches have written up to where those in flight begin."""
     allocated, launched = tables.allocated.item(row), tables.launched.item(row)
-    pending = pending_writes(tables, row, writes)
-    return Lengths(allocated, allocated, launched, min([start for _, start in pending]) if pending else launched)
+    known = 0 if tables.knowledge is None else tables.knowledge.known.item(row)
+    return Lengths(known, allocated, launched, min([start for _, start in pending]) if pending else launched)
 
 
 def fingerprint(

@@ -14,8 +14,7 @@ from .arrays import Int32Array, Int64Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import blocks_to_extend
-from .inspect import Holding, fingerprint, lengths, who_holds, writes_by_epoch, writes_of
-from .invariants import check
+from .inspect import Holding, fingerprint, lengths, pending_of, pending_writes, who_holds, writes_by_epoch
 from .launches import LaunchLog
 from .results import Counts, Csr, Launch, Lengths
 
@@ -24,8 +23,8 @@ class CacheViews:
     """The views of a `BlockCache`.
 
     For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`,
-    `blocks_to_extend`, `planned_copies`, `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`,
-    `holders`, `free_order`, `who_holds`. For tests: `check`, `fingerprint`.
+    `blocks_to_extend`, `planned_copies`, `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`,
+    `references`, `holders`, `free_order`, `who_holds`. For tests: `fingerprint`.
     """
 
     _tables: BlockTables
@@ -53,7 +52,13 @@ class CacheViews:
     @property
     def counts(self) -> Counts:
         """Blocks by state."""
-        return Counts(self._pool.available, self._pool.held, self._pool.quarantined, self.blocks)
+        pool = self._pool
+        return Counts(self.blocks - pool.taken, pool.held, pool.quarantined, pool.idle, self.blocks)
+
+    @property
+    def available(self) -> int:
+        """How many blocks can be taken now: free ones, and idle ones that no launch in flight may touch."""
+        return self._pool.available
 
     def block_table(self, seq: int) -> Int32Array:
         """Return a sequence's blocks: exactly ceil(allocated / B) of them."""
@@ -80,14 +85,15 @@ class CacheViews:
     def lengths(self, seq: int) -> Lengths:
         """Return a sequence's lengths. O(launches in flight x their batch), for `written` is worked out here."""
         row = self.row_of(seq)
-        elders = [elder.epoch for elder in self._tables.ancestors.get(row, ())]
-        lives = (self._tables.names.epoch_of.item(row), *elders)
-        return lengths(self._tables, row, {epoch: writes_of(self._launches, epoch) for epoch in lives})
+        return lengths(self._tables, row, pending_of(self._tables, self._launches, row))
 
     def live(self) -> list[tuple[int, int, Lengths]]:
         """Return (sequence, row, lengths) of all live sequences. O(sequences + launches in flight x their batch)."""
-        writes = writes_by_epoch(self._launches)
-        return [(seq, row, lengths(self._tables, row, writes)) for seq, row in self._tables.names.row_of.items()]
+        tables, writes = self._tables, writes_by_epoch(self._launches)
+        return [
+            (seq, row, lengths(tables, row, pending_writes(tables, row, writes)))
+            for seq, row in tables.names.row_of.items()
+        ]
 
     def blocks_to_extend(self, seqs: Integers) -> Int64Array:
         """Return for each sequence how many blocks it and all before it take if each is extended by one. O(batch)."""
@@ -130,10 +136,6 @@ class CacheViews:
     def who_holds(self, block: int) -> Holding:
         """Tell who holds a block, since when, and why it is not free. O(table + rows in flight)."""
         return who_holds(self._tables, self._pool, self._block(block))
-
-    def check(self) -> None:
-        """Walk everything; `CorruptState` names the first invariant that does not hold."""
-        check(self._tables, self._pool)
 
     def fingerprint(
         self, block: Mapping[int, int], sequence: Mapping[int, int], launch: Callable[[int], int]

@@ -16,7 +16,7 @@ from random import Random
 from typing import NamedTuple
 
 from .alphabet import Add, Clear, Operation, Pin, Publish, Unpin
-from .state import Content, Name, Root, State, Tokens
+from .state import Content, Key, Name, Root, State, Tokens
 
 
 class Sharing(NamedTuple):
@@ -88,6 +88,11 @@ def told(state: State) -> dict[Content, int]:
     return ids
 
 
+def known_texts(state: State) -> list[Key]:
+    """Return what live sequences know: what may be published, where the index is not to be seen."""
+    return sorted({Key(each.root, each.known) for each in state.sequences.values() if each.known})
+
+
 def is_true(state: State, operation: Publish) -> bool:
     """Whether a publication tells of no position another id than was told of it before."""
     ids = told(state)
@@ -131,7 +136,7 @@ def _tellings(state: State, name: Name, sharing: Sharing) -> Iterator[Tokens]:
 def _pins(state: State, sharing: Sharing) -> Iterator[Operation]:
     """Yield a pin of each chain that there is, and what is refused."""
     fresh = [handle for handle in range(1, sharing.pins + 1) if handle not in state.pins][:1]
-    now = [key for key in state.prefixes if key.root.weights == state.weights]
+    now = [key for key in state.prefixes if key.root.weights == state.weights] or known_texts(state)
     yield from (Pin(handle, key.tokens, key.root.salt) for handle in fresh for key in sorted(now))
     yield from (Unpin(handle) for handle in (*state.pins, sharing.pins + 1))
     yield from (Pin(handle, (0,)) for handle in state.pins)
@@ -185,9 +190,10 @@ def _draw_publish(state: State, _names: int, random: Random) -> Operation | None
 
 def _draw_pin(state: State, _names: int, random: Random) -> Operation | None:
     unused = [handle for handle in _HANDLES if handle not in state.pins]
-    if not (state.prefixes and unused):
+    keys = sorted(state.prefixes) or known_texts(state)
+    if not (keys and unused):
         return None
-    key = random.choice(sorted(state.prefixes))
+    key = random.choice(keys)
     return Pin(random.choice(unused), key.tokens, key.root.salt)
 
 
@@ -196,7 +202,7 @@ def _draw_unpin(state: State, _names: int, random: Random) -> Operation | None:
 
 
 def _draw_clear(state: State, _names: int, random: Random) -> Operation | None:
-    return Clear() if state.prefixes and random.random() < 1 / 4 else None
+    return Clear() if (state.prefixes or known_texts(state)) and random.random() < 1 / 4 else None
 
 
 # Each kind as often as it is drawn, beside those of an alphabet without sharing.

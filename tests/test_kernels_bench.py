@@ -1,6 +1,7 @@
 """The kernel workbench: its checks hold on sound kernels and break on faulty ones, and its numbers are right.
 
-Nothing here asserts a time. What needs a GPU (CUDA graphs, events) is not run here.
+Nothing here asserts a time. What needs a GPU (CUDA graphs, events) is not run here; all else of the command's way on a
+GPU is rehearsed on the CPU, every kind of shape made small.
 """
 
 import json
@@ -12,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from pagedkv.bench import kernel_checks, kernel_speed
+from pagedkv.bench import kernel_checks, kernel_jobs, kernel_problems, kernel_speed
+from pagedkv.bench.kernel_checks import check_kernels
 from pagedkv.bench.kernel_jobs import (
     ATTENTION,
     REFERENCE,
@@ -179,6 +181,48 @@ def test_the_command_writes_its_report(
     assert page in capsys.readouterr().out
     assert report["command"] in page
     assert math.isfinite(row["microseconds"])
+
+
+def _made_small(shape: Shape) -> Shape:
+    """The same kind of work in a few blocks: one to three sequences, a 256th of the length, small heads."""
+    queries = 1 if shape.queries == 1 else max(2, shape.queries // 256)
+    length = max(shape.length // 256, queries) if shape.length > shape.queries else queries
+    batch = min(shape.batch, 3)
+    return replace(shape, batch=batch, length=length, queries=queries, q_heads=4, kv_heads=2, head_size=32)
+
+
+def test_the_way_on_a_gpu_is_rehearsed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every row that a GPU would give is there, with the target that stands beside it, in both files."""
+    small = {shape: _made_small(shape) for shape in ATTENTION}
+    held = kernel_checks.KernelCheck("captured in a CUDA graph", 1, "")
+    monkeypatch.setattr(kernel_speed, "ATTENTION", list(small.values()))
+    for module in (kernel_speed, kernel_jobs):
+        monkeypatch.setattr(module, "REFERENCE", small[REFERENCE])
+    monkeypatch.setattr(kernel_jobs, "STORAGE_MEBIBYTES", (4, 8))
+    monkeypatch.setattr(kernel_problems, "ROTATION_BYTES", 2**20)
+    monkeypatch.setattr(
+        kernel_speed, "check_kernels", lambda device, seconds: check_kernels(device, seconds=seconds / 100)
+    )
+    monkeypatch.setattr(kernel_speed, "check_graph", lambda _device: held)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "a card")
+    monkeypatch.setattr(kernel_speed, "_cpu", kernel_speed._gpu)
+
+    status = kernel_speed.main(["--device", "cpu", "--no-compiled-peers", "--out", str(tmp_path)])
+
+    report = json.loads((tmp_path / "kernel_speed.json").read_text())
+    rows = report["rows"]
+    assert [check["broken"] for check in report["checks"]] == [""] * 6
+    assert [row["name"] for row in rows] == [*(s.name for s in ATTENTION), "append", "copy", "append", "copy"]
+    assert {row["target"] for row in rows if row["name"] in {"append", "copy"}} == {"80 % of copy bandwidth"}
+    assert {row["target"] for row in rows if row["name"] == "decode, fp8"} == {"1.6 x faster than bf16"}
+    assert all(set(row["peers_microseconds"]) for row in rows if row["name"] == "verify")
+    assert not [row["peers_failed"] for row in rows if row["peers_failed"]]
+    assert status == (1 if any(row["met"] is False for row in rows) else 0)
+    page = (tmp_path / "kernel_speed.md").read_text()
+    assert page in capsys.readouterr().out
+    assert page.count("\n| ") == len(rows) + 1
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
