@@ -127,6 +127,7 @@ class _Loop:
         self.accepted = 0
         self.place = np.empty(len(traffic.request), np.int64)  # of the request that was accepted as the i-th
         self.to_cancel: dict[int, list[int]] = {}  # step -> requests
+        self.published = 0  # blocks
         self.in_flight: deque[Plan] = deque()
         # Enough waits to fill a step, so that it makes no difference that the others are not there yet.
         limits = scheduler.limits
@@ -164,8 +165,9 @@ class _Loop:
             self._complete()
         cache = self.scheduler.cache
         usage = cache.counts
-        if usage.free != cache.blocks:
-            raise Broken("R-OWN-4", f"after the replay {usage.free} of {cache.blocks} blocks are free ({usage})")
+        if usage.free + usage.idle != cache.blocks:
+            raise Broken("R-OWN-4", f"after the replay not all of {cache.blocks} blocks are free or idle ({usage})")
+        self.counts.evictions = self.published - cache.published().size
 
     def _arrive(self) -> None:
         """Submit what has arrived, as far as it makes a difference now."""
@@ -214,7 +216,7 @@ class _Loop:
             counts.steps += 1
             counts.launched_tokens += int(plan.counts.sum())
             counts.peak_running = max(counts.peak_running, scheduler.sequences)
-            counts.peak_blocks = max(counts.peak_blocks, scheduler.cache.blocks - scheduler.cache.counts.free)
+            counts.peak_blocks = max(counts.peak_blocks, scheduler.cache.blocks - scheduler.cache.available)
 
     def _complete(self) -> None:
         """Complete the oldest launch with what the trace says; whoever is done must be as long as the trace says."""
@@ -223,7 +225,8 @@ class _Loop:
         assert launch is not None
         places = self.place[launch.seqs // self.samples]
         sampled = self._sampled(plan, places) if self.tokens.are_known else np.zeros(int(plan.samples.sum()), np.int32)
-        finished = self.scheduler.complete(launch.id, sampled).finished
+        finished, publication = self.scheduler.complete(launch.id, sampled)
+        self.published += 0 if publication is None else publication.blocks.size
         self.counts.finished += len(finished)
         if finished:
             ends = np.isin(places, finished) & (plan.samples > 0)
