@@ -16,9 +16,9 @@ from pagedkv.impl.plans import Preemption as Preempted
 from pagedkv.impl.requests import Limits as OurLimits
 from pagedkv.impl.requests import Request as OurRequest
 from pagedkv.impl.scheduler import Scheduler as OurScheduler
-from pagedkv.spec.alphabet import Add, Extend, Fork, Release, Retire, Submit
+from pagedkv.spec.alphabet import Add, Extend, Fork, Publish, Release, Retire, Submit
 from pagedkv.spec.manager import Naming, Observation
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Merge, Outcome
 from pagedkv.spec.requests import Limits, Request, RequestId, Sample
 from pagedkv.spec.scheduler import Scheduler, Shown
 from pagedkv.spec.scheduling import Choices, Decision, Plan, Preemption, Row
@@ -37,7 +37,8 @@ class NotedCache(BlockCache):
     def add(self, seq: int, tokens: Any, salt: int = 0) -> Any:
         """Add, and note it down."""
         added = super().add(seq, tokens, salt)
-        self.noted.append((Add(seq, self.lengths(seq).allocated), Outcome(blocks=_ids(added.blocks))))
+        blocks, told = _ids(added.blocks), tokens if isinstance(tokens, int) else _ids(tokens)
+        self.noted.append((Add(seq, told, salt), Outcome(blocks[added.hits :], hits=blocks[: added.hits])))
         return added
 
     def extend(self, seqs: Any, counts: Any = 1) -> Any:
@@ -71,6 +72,21 @@ class NotedCache(BlockCache):
         freed = super().release(seq)
         self.noted.append((Release(seq), Outcome(freed=frozenset(_ids(freed)))))
         return freed
+
+    def publish(self, seqs: Any, tokens: Any, counts: Any = 1, retention: int = 0) -> Any:
+        """Publish, and note it down."""
+        publication = super().publish(seqs, tokens, counts, retention)
+        ids, telling = iter(np.asarray(tokens).tolist()), []
+        for name, count in _rows(seqs, counts):
+            telling.append((name, tuple(next(ids) for _ in range(count))))
+        merges = zip(*(column.tolist() for column in publication.merges), strict=True)
+        outcome = Outcome(
+            freed=frozenset(_ids(publication.freed)),
+            published=_ids(publication.blocks),
+            merges=tuple(Merge(*merge) for merge in merges),
+        )
+        self.noted.append((Publish(tuple(telling), retention), outcome))
+        return publication
 
     def clone(self) -> Self:
         """Return an independent copy, with nothing noted yet."""

@@ -15,14 +15,13 @@ from .requests import Limits
 from .scheduler import SchedulerFactory
 from .scheduler_alphabet import KINDS, REFUSALS, Complete, Drain, Operation, Schedule
 from .scheduler_moves import Scope, all_moves, draw_move, draw_scope
-from .scheduler_progress import finish, rounds_at_most
+from .scheduler_progress import rounds_at_most
 from .scheduler_world import SchedulerLockStep
 from .scheduling import Decision, Plan
 from .state import Config
 
 SHARING = 2 / 3  # of the random runs share prefixes
 REQUESTS = 6  # live at once in a random run
-STEPS = ("admission", "preemption", "fork", "mixed step")  # what a step may do, besides launching
 OPERATIONS = 300  # of a random run, before it is drained
 
 
@@ -59,7 +58,8 @@ class SchedulerSettings(NamedTuple):
     def vocabulary(self) -> list[str]:
         """Return what a walk to the end should meet."""
         several = any(request.samples > 1 for request in self.scope.requests)
-        return [*KINDS.values(), *(word for word in STEPS if several or word != "fork")]
+        parted, shared = ["fork"] * several, ["hit", "merge"] * self.scope.limits.prefix_cache
+        return [*KINDS.values(), "admission", "preemption", *parted, *shared]
 
     def refusals(self) -> dict[str, tuple[Reason, ...]]:
         """Return what each operation should be refused for."""
@@ -83,19 +83,20 @@ class SchedulerSettings(NamedTuple):
 
     def look_ahead(self, there: SchedulerLockStep) -> None:
         """See that from a state that is new every request there can be finished. Errors: `Broken`."""
-        finish(there.engine)
+        there.look_ahead()
 
 
 def words(operation: Operation, decided: Decision | None = None) -> list[str]:
     """Return what is met by an operation of a scheduler: its kind, and what a step did to requests."""
-    plan = decided.plan if decided else Plan()
+    plan, outcomes = (decided.plan, [step.outcome for step in decided.steps]) if decided else (Plan(), [])
     met = {
         "admission": plan.admitted,
         "preemption": plan.preempted,
         "fork": plan.forked,
-        "mixed step": len({row.samples for row in plan.rows}) > 1,
+        "hit": any(outcome.hits for outcome in outcomes),
+        "merge": any(outcome.merges for outcome in outcomes),
     }
-    return [KINDS[type(operation)], *(word for word in STEPS if met[word])]
+    return [KINDS[type(operation)], *(word for word, yes in met.items() if yes)]
 
 
 class SchedulerPlan(NamedTuple):
@@ -128,7 +129,7 @@ class SchedulerPlan(NamedTuple):
         """
         for _ in range(self.operations):
             yield draw_move(here.engine, REQUESTS, random)
-        finish(here.engine)
+        here.look_ahead()
         yield Drain()
         for _ in range(rounds_at_most(here.engine)):
             if here.engine.jobs:

@@ -22,6 +22,7 @@ from .requests import Engine, Flight, Job, Limits
 from .rules_scheduling import SCHEDULING, SchedulerStep
 from .scheduler import Scheduler, ask, requests_of
 from .scheduler_alphabet import KINDS, Complete, Fail, Operation, apply, arguments, describe
+from .scheduler_progress import finish
 from .scheduling import Decision
 from .serving import start
 from .state import Config, State
@@ -94,6 +95,10 @@ class SchedulerLockStep:
         shown, right = call("requests", self.scheduler.requests), requests_of(self.engine)
         if shown != right:
             raise Broken("R-PRE-1", f"the requests are {shown}, by the policy {right}")
+
+    def look_ahead(self) -> None:
+        """See that from here every request can be finished, by the policy alone. Errors: `Broken`."""
+        finish(self.engine)
 
     def key(self, *, pairs: bool) -> Hashable:
         """Return what makes this world one with others: the engine, or what the scheduler hides as well.
