@@ -254,7 +254,7 @@ def begin(engine: Engine, job: Job, name: Name) -> Add:
     All of them are computed but for what is hit; after a preemption, too (R-PRE-1).
     """
     tokens = job.tokens(name) if engine.limits.prefix_cache else None
-    return Add(name, job.known(name)) if tokens is None else Add(name, tokens, job.request.salt)
+    return Add(name, tokens or job.known(name), job.request.salt)
 
 
 def _launch(turn: Turn, rows: list[Row], plan: Plan) -> Plan:
