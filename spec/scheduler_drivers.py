@@ -62,8 +62,13 @@ class SchedulerSettings(NamedTuple):
         return [*KINDS.values(), "admission", "preemption", *parted, *shared]
 
     def refusals(self) -> dict[str, tuple[Reason, ...]]:
-        """Return what each operation should be refused for."""
-        return REFUSALS
+        """Return what each operation should be refused for: one launch in flight is always the oldest."""
+        never = {Reason.BUSY} if self.scope.limits.steps_ahead == 1 else set()
+        completions = ("complete", "fail")
+        return {
+            kind: tuple(reason for reason in reasons if kind not in completions or reason not in never)
+            for kind, reasons in REFUSALS.items()
+        }
 
     def words(self, operation: Operation, decided: Decision | None = None) -> list[str]:
         """Return what is met by an operation: what a step did to requests, too."""

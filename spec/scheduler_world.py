@@ -9,7 +9,7 @@ that the scheduler's cache shows then. All launches are on one stream, so an ear
 contents, and fewer faults. A launch that fails is executed, too: what it wrote must not matter.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from . import operations, rules
@@ -18,18 +18,26 @@ from .calls import call
 from .canonical import hidden, in_order
 from .lock_step import compare_rows, difference, same_refusal
 from .refusals import Broken, Refused
-from .requests import Engine, Flight, Job, Limits
+from .requests import Engine, Flight, Job, Limits, RequestId
 from .rules_scheduling import SCHEDULING, SchedulerStep
-from .scheduler import Scheduler, ask, requests_of
+from .scheduler import Scheduler, Shown, ask, requests_of
 from .scheduler_alphabet import KINDS, Complete, Fail, Operation, apply, arguments, describe
 from .scheduler_progress import finish
 from .scheduling import Decision
 from .serving import start
-from .state import Config, State
+from .state import Config, Name, State
 from .views import observe
 
 # Which rule is broken where the two decisions differ, in the order in which they are compared.
-_PLANNED_BY = {"failed": "R-CAP-3", "preempted": "R-PRE-3", "admitted": "R-CAP-4", "rows": "R-PRE-2"}
+_PLANNED_BY = {
+    "launch": "R-PRE-2",
+    "rows": "R-PRE-2",
+    "admitted": "R-CAP-4",
+    "preempted": "R-PRE-1",
+    "failed": "R-CAP-3",
+    "forked": "R-COW-2",
+}
+_DECIDED_BY = {"names": "R-LIFE-7", "finished": "R-LIFE-7", "preempted": "R-PRE-1"}
 
 
 class SchedulerLockStep:
@@ -70,7 +78,7 @@ class SchedulerLockStep:
         old = self.engine
         decided: Decision | Refused
         try:
-            new, decided = apply(old, operation, choices)
+            new, decided = apply(old, operation, None if isinstance(self.offered, Refused) else choices)
         except Refused as refusal:
             new, decided = old, refusal
         same_refusal(describe(operation), decided, self.offered)
@@ -94,7 +102,7 @@ class SchedulerLockStep:
             raise Broken(*found)
         shown, right = call("requests", self.scheduler.requests), requests_of(self.engine)
         if shown != right:
-            raise Broken("R-PRE-1", f"the requests are {shown}, by the policy {right}")
+            raise _differing(shown, right)
 
     def look_ahead(self) -> None:
         """See that from here every request can be finished, by the policy alone. Errors: `Broken`."""
@@ -149,13 +157,26 @@ class SchedulerLockStep:
         offered = self.offered
         if isinstance(decided, Refused) or not isinstance(offered, Decision):
             return
-        for field, rule in _PLANNED_BY.items():
-            theirs, ours = getattr(offered.plan, field), getattr(decided.plan, field)
-            if theirs != ours:
-                raise Broken(rule, f"{field} are {theirs}, by the policy {ours}")
-        right = decided._replace(steps=())
-        if offered._replace(steps=()) != right:
-            raise Broken("PLAN", f"{describe(operation)} gave {offered}, by the policy {right}")
+        for mine, theirs, judged_by in ((decided.plan, offered.plan, _PLANNED_BY), (decided, offered, _DECIDED_BY)):
+            for field, rule in judged_by.items():
+                said, right = getattr(theirs, field), getattr(mine, field)
+                if said != right:
+                    raise Broken(rule, f"{describe(operation)}: {field} {said}, by the policy {right}")
+
+
+def _differing(shown: Mapping[RequestId, Shown], right: Mapping[RequestId, Shown]) -> Broken:
+    """Return what is broken where a scheduler knows other things of its requests than the policy."""
+    for id_ in right:
+        if id_ not in shown or shown[id_] != right[id_]:
+            said = shown.get(id_, "gone")
+            unlike = isinstance(said, str) or _outputs(said) != _outputs(right[id_])
+            rule = "R-LIFE-7" if unlike else "R-PRE-1"  # tokens, or placeholders and whether it runs
+            return Broken(rule, f"request {id_} is {said}, by the policy {right[id_]}")
+    return Broken("R-LIFE-7", f"requests {sorted(shown.keys() - right.keys())} have left, by the policy")
+
+
+def _outputs(shown: Shown) -> dict[Name, tuple[int, ...]]:
+    return {name: sample.outputs for name, sample in shown.samples.items()}
 
 
 def _job(job: Job) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from . import operations
-from .alphabet import Add, Extend, Fork, Operation, Release, Submit, apply, describe
+from .alphabet import Add, Extend, Fork, Operation, Publish, Release, Retire, Submit, apply, describe
 from .arithmetic import blocks_needed
 from .operations import Outcome
 from .refusals import Broken, Refused
@@ -101,7 +101,7 @@ class Turn:
         if self._choices is not None:
             issued, choice = next(self._choices, (None, None))
             if issued != operation:
-                raise Broken("PLAN", f"{_said(issued)} was asked of the cache; by the policy, {_said(operation)}")
+                raise _differing(issued, operation)
         old = self.engine.cache
         new, outcome = apply(old, operation, choice)
         self.engine = self.engine._replace(cache=new)
@@ -133,12 +133,22 @@ class Turn:
     def end(self) -> Engine:
         """Return the engine as it is now; the implementation must not have asked for more."""
         if self._choices is not None and (surplus := next(self._choices, None)):
-            raise Broken("PLAN", f"{_said(surplus[0])} was asked of the cache; by the policy, nothing more")
+            raise _differing(surplus[0], None)
         return self.engine
 
 
-def _said(operation: Operation | None) -> str:
-    return describe(operation) if operation else "nothing"
+def _differing(issued: Operation | None, right: Operation | None) -> Broken:
+    """Return what is broken where another operation was asked of the cache than the policy asks."""
+    kinds = {type(issued), type(right)}
+    rule = next((rule for kind, rule in _JUDGED_BY.items() if kind in kinds), "R-PRE-2")
+    if rule == "R-PRE-3" and isinstance(right, Release):
+        rule = "R-PRE-1"  # somebody was not let go
+    said = [describe(operation) if operation else "nothing" for operation in (issued, right)]
+    return Broken(rule, f"{said[0]} was asked of the cache; by the policy, {said[1]}")
+
+
+# Which rule is broken where one of two operations that should be the same is of this kind: the first that is met.
+_JUDGED_BY = {Publish: "R-HASH-4", Add: "R-CAP-4", Release: "R-PRE-3", Fork: "R-COW-2", Retire: "R-LIFE-4"}
 
 
 def schedule(engine: Engine, choices: Choices | None = None) -> Result:
