@@ -2,8 +2,9 @@
 
 All that matters of a token id is which other one it equals after the same beginning. So what sequences know and what
 the index has is a tree: a root for each salt, a branch for each id that follows. A tree is written down from its leaves
-up, the branches of each fork sorted by how they look, which leaves the ids out and says everything else: which
-sequence's knowledge ends where, which block is published there, how it stands, how many pins end there.
+up, the branches of each fork sorted by how they look, which leaves the ids out and says everything else: where what a
+sequence knows ends, and where what was told of its contents; which block is published there, how it stands, how many
+pins end there.
 
 Ticks become ranks, and a sequence that began under older weights has its number of known ids alone: nobody will ever
 compare them.
@@ -12,7 +13,7 @@ compare them.
 from collections.abc import Mapping
 from typing import Any
 
-from .state import Block, Content, Key, Name, Published, Root, State, Tokens
+from .state import Block, Content, Key, Name, Published, Root, State, Tokens, told
 
 Shape = tuple[Any, ...]
 
@@ -26,7 +27,7 @@ def shape(
     """
     sequences = [state.sequences[name] for name in order]
     roots = {sequence.root for sequence in sequences}
-    if not (state.prefixes or state.weights) and len(roots) <= 1 and not any(s.known for s in sequences):
+    if not (state.prefixes or state.weights) and len(roots) <= 1 and not any(told(state, s.text) for s in sequences):
         return (), []
     now = {root for root in (*roots, *(key.root for key in state.prefixes)) if root.weights == state.weights}
     trees = sorted(_Tree(state, order, root).shape((), blocks, contents) for root in now)
@@ -43,8 +44,10 @@ class _Tree:
         self.ends: dict[Tokens, list[int]] = {}
         self.branches: dict[Tokens, set[Tokens]] = {}
         for at, name in enumerate(order):
-            if state.sequences[name].root == root:
-                self.ends.setdefault(state.sequences[name].known, []).append(at)
+            sequence = state.sequences[name]
+            if sequence.root == root:
+                self.ends.setdefault(sequence.known, []).append(2 * at)
+                self.ends.setdefault(told(state, sequence.text), []).append(2 * at + 1)
         for tokens in (*self.ends, *(key.tokens for key in state.prefixes if key.root == root)):
             for stop in range(len(tokens)):
                 self.branches.setdefault(tokens[:stop], set()).add(tokens[: stop + 1])

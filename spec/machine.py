@@ -38,7 +38,7 @@ from .alphabet import (
     Unpin,
 )
 from .moves import possible
-from .moves_sharing import told
+from .moves_sharing import truly
 from .operations import ready
 from .refusals import Broken, Refused
 from .traces import Case, Finding, Startable, shrink
@@ -167,16 +167,16 @@ class SharingMachine(CacheMachine):
     @rule(batch=TELLINGS, retention=st.sampled_from((0, 0, 1, 3, 4)))
     def publish(self, batch: list[tuple[int, int, list[int]]], retention: int) -> None:
         """Tell the next ids: so many, drawn ones and then 0; where an id was told before, that one."""
-        state = self.world.state
-        ids, rows = told(state), {}
+        state, strangers, wished = self.world.state, [], {}
         for pick, count, drawn in batch:
             name = self.name(pick, self.live())
-            sequence = state.sequences.get(name)
-            unknown = sequence.text[len(sequence.known) :] if sequence else ()
-            some = unknown if count == ALL else unknown[:count]
-            fresh = (*drawn, *[0] * len(some))
-            rows[name] = tuple(ids.setdefault(at, token) for at, token in zip(some, fresh, strict=False))
-        self.step(Publish(tuple(rows.items()), retention))
+            if name == STRANGER:
+                strangers = [(name, ())]
+                continue
+            unknown = state.sequences[name].allocated - len(state.sequences[name].known)
+            length = min(count, unknown)
+            wished[name] = (*drawn, *[0] * length)[:length]
+        self.step(Publish((*truly(state, wished), *strangers), retention))
 
     @rule(handle=st.integers(1, 2), ids=IDS, salt=SALTS)
     def pin(self, handle: int, ids: list[int], salt: int) -> None:

@@ -5,18 +5,18 @@ state knows to follow there and one that is new, up to as many as the scope has 
 and one that is new. Where nothing is known yet that is one text a length, not 2 ** length: states that differ in ids
 alone are visited once (`canonical`), and lead to the same.
 
-An id is told of a *position*, and positions of several sequences may be one (a fork's). Who tells two different ids of
-one position lies, and no operation can know: what then is found in the index is the liar's. So no driver does
-(`is_true`).
+An id is told of a *content*, and several sequences may share one (forks). Who tells two different ids of one content
+lies, and no implementation can know: what then is found in the index is the liar's. So no driver does (`is_true`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import permutations, product
 from random import Random
 from typing import NamedTuple
 
 from .alphabet import Add, Clear, Operation, Pin, Publish, Unpin
-from .state import Content, Key, Name, Root, State, Tokens
+from .operations import Telling
+from .state import Content, Key, Name, Root, State, Tokens, told
 
 
 class Sharing(NamedTuple):
@@ -36,8 +36,8 @@ Prefixes = set[Tokens]
 
 
 def known_prefixes(state: State, root: Root) -> Prefixes:
-    """Return every beginning of what is known or published under a root."""
-    whole = [sequence.known for sequence in state.sequences.values() if sequence.root == root]
+    """Return every beginning of what was told or is published under a root."""
+    whole = [told(state, sequence.text) for sequence in state.sequences.values() if sequence.root == root]
     whole += [key.tokens for key in state.prefixes if key.root == root]
     return {tokens[:stop] for tokens in whole for stop in range(1, len(tokens) + 1)}
 
@@ -75,34 +75,35 @@ def texts(state: State, length: int, sharing: Sharing) -> Iterator[tuple[int, To
             yield from ((salt, text) for text in continuations(prefixes, (), stop, sharing.letters))
 
 
-def told(state: State) -> dict[Content, int]:
-    """Return which id stands at which content, as far as the host knows."""
-    size = state.config.block_size
-    ids = {
-        content: token
-        for key, entry in state.prefixes.items()
-        for content, token in zip(entry.text, key.tokens[-size:], strict=True)
-    }
-    for sequence in state.sequences.values():
-        ids.update(zip(sequence.text, sequence.known, strict=False))  # those that it knows
-    return ids
-
-
 def known_texts(state: State) -> list[Key]:
     """Return what live sequences know: what may be published, where the index is not to be seen."""
     return sorted({Key(each.root, each.known) for each in state.sequences.values() if each.known})
 
 
 def is_true(state: State, operation: Publish) -> bool:
-    """Whether a publication tells of no position another id than was told of it before."""
-    ids = told(state)
+    """Whether a publication tells of no content another id than was told of it before."""
+    ids: dict[Content, int] = {}
     for name, tokens in operation.rows:
         sequence = state.sequences.get(name)
         if sequence:
-            said = zip(sequence.text[len(sequence.known) :], tokens, strict=False)
-            if any(ids.setdefault(content, token) != token for content, token in said):
+            text = sequence.text[len(sequence.known) :]
+            ids |= {content: ids.get(content, token) for content, token in zip(text, told(state, text), strict=False)}
+            if any(ids.setdefault(content, token) != token for content, token in zip(text, tokens, strict=False)):
                 return False
     return True
+
+
+def truly(state: State, wished: Mapping[Name, Tokens]) -> Telling:
+    """Return a batch that tells live sequences ids: those that were told before of what they share, else as wished."""
+    ids: dict[Content, int] = {}
+    rows: list[tuple[Name, Tokens]] = []
+    for name, tokens in wished.items():
+        sequence = state.sequences[name]
+        text = sequence.text[len(sequence.known) :]
+        for content, token in (*zip(text, told(state, text), strict=False), *zip(text, tokens, strict=False)):
+            ids.setdefault(content, token)
+        rows.append((name, tuple([ids[content] for content in text[: len(tokens)]])))
+    return tuple(rows)
 
 
 def sharing_moves(state: State, live: list[Name], stranger: Name, rows: int, sharing: Sharing) -> Iterator[Operation]:
@@ -177,15 +178,13 @@ def _draw_prompt(state: State, names: int, random: Random) -> Operation | None:
 
 def _draw_publish(state: State, _names: int, random: Random) -> Operation | None:
     """Draw a batch to tell the next ids, each sequence those of all its positions, or of a few, or none."""
-    ids = told(state)
-    rows: list[tuple[Name, Tokens]] = []
-    for name in draw_batch([*state.sequences], random):
-        sequence = state.sequences[name]
-        unknown = sequence.text[len(sequence.known) :]
-        some = unknown[: random.choice((len(unknown), len(unknown), 1, 0))]
-        drawn = _draw_text(len(some), random) if some else ()
-        rows.append((name, tuple(ids.setdefault(at, new) for at, new in zip(some, drawn, strict=True))))
-    return Publish(tuple(rows), random.choice(_RETENTIONS)) if rows else None
+    batch = draw_batch([*state.sequences], random)
+    wished = {}
+    for name in batch:
+        unknown = state.sequences[name].allocated - len(state.sequences[name].known)
+        length = min(unknown, random.choice((unknown, unknown, 1, 0)))
+        wished[name] = _draw_text(length, random) if length else ()
+    return Publish(truly(state, wished), random.choice(_RETENTIONS)) if batch else None
 
 
 def _draw_pin(state: State, _names: int, random: Random) -> Operation | None:

@@ -37,6 +37,7 @@ from .state import (
     Tokens,
     before,
     holders,
+    tell,
 )
 from .supply import Supply, discharge, let_go
 
@@ -61,6 +62,7 @@ def add(state: State, name: Name, tokens: int | Tokens, salt: int = 0, choice: O
     begun = Sequence(state.epochs, text, launched=len(text), row=hits, root=root, known=known)
     supply = Supply(state, choice)
     grown, _ = _grow(state, name, begun, count - len(text), supply)
+    state = tell(state, grown.text, known)
     state = state._replace(sequences={**state.sequences, name: grown}, epochs=state.epochs + 1)
     return supply.settle(state), Outcome(blocks=supply.taken(), hits=hits)
 

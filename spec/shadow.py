@@ -37,6 +37,7 @@ from .state import (
     State,
     Tokens,
     before,
+    tell,
 )
 from .state import Sequence as Tracked
 
@@ -70,6 +71,7 @@ class Shadow:
         text = tuple([(epoch, position) for position in range(count)])
         named = [self.names.setdefault(Key(root, known[: at + 1]), text[at]) for at in range(len(known))]
         text = (*named, *text[len(named) :])
+        self.state = tell(self.state, text, known)
         self._put(name, Tracked(epoch, text, launched, (), root=root, known=known), epochs=1)
 
     def publish(self, rows: Telling) -> None:
@@ -77,6 +79,7 @@ class Shadow:
         for name, tokens in rows:
             old = self.state.sequences[name]
             known = old.known + tokens
+            self.state = tell(self.state, old.text[len(old.known) :], tokens)
             self._put(name, old._replace(known=known))
             for at in range(len(old.known), len(known)):
                 content = self.state.sequences[name].text[at]

@@ -20,7 +20,7 @@ key is the whole prefix: two blocks with the same tokens after different beginni
 
 from .outcome import Merge, Outcome, Result, Telling
 from .refusals import Broken, Reason, guard_batch, refuse_if
-from .state import Block, Handle, Key, Name, Published, Root, Sequence, State, Tokens, key_of, written
+from .state import Block, Handle, Key, Name, Published, Root, Sequence, State, Tokens, key_of, tell, written
 from .supply import discharge, hold, let_go
 
 RETENTIONS = range(4)
@@ -69,6 +69,8 @@ def publish(state: State, rows: Telling, retention: int = 0, choice: Outcome | N
     sequence holds behind another one, since only one of the two has merged: whoever holds a published block holds its
     parent. A sequence that began under older weights learns its ids and publishes nothing.
 
+    The caller tells the truth: of one content always one id, whichever sequences share it (`moves.possible`).
+
     Refused: Duplicate, Unknown, BadCount (more ids than positions without one; a retention that there is not).
     """
     guard_batch(state.sequences, rows)
@@ -79,8 +81,9 @@ def publish(state: State, rows: Telling, retention: int = 0, choice: Outcome | N
     merges: list[Merge] = []
     for name, tokens in rows:
         sequence = state.sequences[name]
-        told = sequence._replace(known=sequence.known + tokens)
-        state = state._replace(sequences={**state.sequences, name: told})
+        state = tell(state, sequence.text[len(sequence.known) :], tokens)
+        sequence = sequence._replace(known=sequence.known + tokens)
+        state = state._replace(sequences={**state.sequences, name: sequence})
         state, decided = _publish_row(state, name, retention)
         published += decided.published
         merges += decided.merges

@@ -137,6 +137,7 @@ class State(NamedTuple):
     evictable: Mapping[Block, int] = {}  # published, no holder, waits for nothing; a larger number: since later
     pins: Mapping[Handle, tuple[Block, ...]] = {}  # holders besides the sequences
     weights: int = 0  # the epoch of the weights now
+    ids: Mapping[int, Mapping[int, int]] = {}  # ghost: epoch -> position -> id of that content, where one was told
 
 
 def initial(config: Config) -> State:
@@ -155,6 +156,20 @@ def held(state: State) -> set[Block]:
     """Return the blocks that a sequence or a pin holds."""
     rows = [sequence.row for sequence in state.sequences.values()]
     return {block for blocks in (*rows, *state.pins.values()) for block in blocks}
+
+
+def told(state: State, text: tuple[Content, ...]) -> Tokens:
+    """Return the ids of some contents up to the first of which none was told, by whichever sequence had it then."""
+    found = [state.ids.get(epoch, {}).get(position) for epoch, position in text]
+    return tuple([token for token in found[: found.index(None) if None in found else None] if token is not None])
+
+
+def tell(state: State, text: tuple[Content, ...], tokens: Tokens) -> State:
+    """Return a state that knows the ids of the first of some contents. They never change, nor are they forgotten."""
+    ids = dict(state.ids)
+    for (epoch, position), token in zip(text, tokens, strict=False):
+        ids[epoch] = {**ids.get(epoch, {}), position: token}
+    return state._replace(ids=ids)
 
 
 def key_of(sequence: Sequence, index: int, size: int) -> Key:
