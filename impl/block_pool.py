@@ -15,9 +15,9 @@ A *published* block (`prefix_index`) without holder is *idle*: kept for the next
 is evictable (`retention`), or *fenced* while it waits as above. It counts as available once it is evictable, and is
 taken where no block is free. Both parts are made when sharing is first used.
 
-What is counted is `co_holders`: holders besides one. A free block's one holder is the pool itself, which passes it to
-the taker and back, so that taking and giving back touch no count at all (a fifth of what a request costs); above 0 a
-block is shared, and -1 says that nobody holds it: quarantined or idle.
+What is counted is `co_holders`: holders besides one. The one holder of a free or evictable block is the pool itself,
+which passes it to the taker and back, so that taking and giving back touch no count at all (a fifth of what a request
+costs); above 0 a block is shared, and -1 says that nobody holds it and it is not available: quarantined, or fenced.
 
 Guarantees: what is handed out is free. `held` and `quarantined` are counted apart from the stack, so that they can be
 compared with it after each operation. Memory, bytes a block: 8 stack, 4 co-holders, 4 since when, and 4 a stream for
@@ -36,7 +36,7 @@ from .launches import LaunchLog
 from .prefix_index import PrefixIndex
 from .retention import Retention
 
-UNHELD = -1  # in `co_holders`: nobody holds it, and it is not free
+UNHELD = -1  # in `co_holders`: nobody holds it, and it is not available
 
 
 class BlockPool:
@@ -135,16 +135,21 @@ class BlockPool:
         """
         if self.index is not None:
             published = self.index.published[ids]
-            if np.count_nonzero(published):
-                idle = ids[published][::-1].astype(np.intp)  # of a row, the deepest are first now
-                if not one_row:
+            count = int(np.count_nonzero(published))
+            if count:
+                if one_row:  # its published blocks are the first ones, and the deepest go first
+                    idle = ids[:count][::-1].astype(np.intp)
+                    ids = ids[count:]
+                else:
+                    idle = ids[published].astype(np.intp)
                     idle = idle[np.argsort(-self.index.depths[idle], kind="stable")]
-                self.co_holders[idle] = UNHELD
-                self.held -= idle.size
-                self.idle += idle.size
+                    ids = ids[~published]
+                self.held -= count
+                self.idle += count
                 assert self.retention is not None
                 self.retention.append(idle)
-                ids = ids[~published]
+                if not ids.size:
+                    return
         self.give_back(ids)
 
     def give_back(self, ids: IndexArray | Int32Array) -> None:
@@ -218,6 +223,8 @@ class BlockPool:
             return "reserved"
         if self.co_holders[block] == UNHELD:
             return "idle" if self.index is not None and self.index.published[block] else "quarantined"
+        if self.retention is not None and self.retention.holds(np.array([block])):
+            return "idle"
         return "free" if np.count_nonzero(self.free_ids() == block) else "held"
 
     def grown_since(self, block: int) -> int:
@@ -302,7 +309,6 @@ class BlockPool:
         assert self.retention is not None
         ids = self.retention.pop(count)
         self.index.remove(ids)
-        self.co_holders[ids] = 0
         self.idle -= count
         self.held += count
         return ids

@@ -24,18 +24,24 @@ def hold(pool: BlockPool, ids: IndexArray) -> None:
     if not ids.size:
         return
     assert pool.retention is not None, "R-HASH-3: a hit where nothing is published"
-    held = pool.co_holders[ids] != UNHELD
-    if np.count_nonzero(held):
-        pool.share(ids[held])
-        ids = ids[~held]
-    pool.co_holders[ids] = 0
-    pool.idle -= ids.size
-    pool.held += ids.size
     evictable = pool.retention.holds(ids)
     if np.count_nonzero(evictable) < ids.size:
-        _wait_no_more(pool, ids[~evictable])
+        _hold_others(pool, ids[~evictable])
         ids = ids[evictable]
     pool.retention.remove(ids)
+    pool.idle -= ids.size
+    pool.held += ids.size
+
+
+def _hold_others(pool: BlockPool, ids: IndexArray) -> None:
+    """Add one holder to published blocks that are held or fenced."""
+    fenced = ids[pool.co_holders[ids] == UNHELD]
+    pool.share(ids[pool.co_holders[ids] != UNHELD])
+    if fenced.size:
+        pool.co_holders[fenced] = 0
+        pool.idle -= fenced.size
+        pool.held += fenced.size
+        _wait_no_more(pool, fenced)
 
 
 def unpublish_all(pool: BlockPool) -> IndexArray:
@@ -45,7 +51,6 @@ def unpublish_all(pool: BlockPool) -> IndexArray:
     freed = np.array(pool.retention.order(), np.intp)
     pool.index.clear()
     pool.retention.clear()
-    pool.co_holders[freed] = 0
     pool.idle -= freed.size
     pool.held += freed.size
     pool.give_back(freed)

@@ -54,8 +54,9 @@ def _check_states(pool: BlockPool) -> None:
     must(not pool.fences.pending()[free].any(), "R-LIFE-1: a block on the free stack is fenced by a launch in flight")
     # The counters are those of a walk: what is neither free nor quarantined nor idle is held.
     unheld = pool.co_holders == UNHELD
-    idle = 0 if pool.index is None else np.count_nonzero(unheld & pool.index.published)
-    quarantined = np.count_nonzero(unheld) - idle
+    fenced = 0 if pool.index is None else np.count_nonzero(unheld & pool.index.published)
+    quarantined = np.count_nonzero(unheld) - fenced
+    idle = fenced if pool.retention is None else fenced + pool.retention.size
     must(pool.quarantined == quarantined, f"R-OWN-5: {quarantined} blocks quarantined, {pool.quarantined} counted")
     must(pool.idle == idle, f"R-OWN-5: {idle} blocks are idle and {pool.idle} are counted")
     held = pool.blocks - free.size - quarantined - idle
@@ -89,8 +90,6 @@ def _check_waiting(pool: BlockPool) -> None:
             must(first == flight.launch.id, f"R-LIFE-4: block {block} waits for {flight.launch.id}, not {first}")
     parked = {block for block in pool.copy_readers if pool.co_holders[block] == UNHELD}
     unheld = pool.co_holders == UNHELD
-    if pool.retention is not None:
-        unheld[pool.retention.order()] = False  # evictable blocks wait for nothing
     kept = set(np.flatnonzero(unheld).tolist())
     # A quarantined block waits for one launch, or for a planned copy; nothing else waits.
     must(waiting.total() == len(waiting), "R-LIFE-4: a block waits for two launches at a time")

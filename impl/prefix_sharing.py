@@ -175,7 +175,7 @@ class PrefixSharing(CacheViews):
         idle_blocks.hold(pool, hits)
         taken = pool.take(need)
         sharing.index.store(taken, ids[hits.size * self.block_size :])
-        blocks = np.concatenate((hits, taken)).astype(np.int32)
+        blocks = (np.concatenate((hits, taken)) if hits.size else taken).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks)
         sharing.knowledge.begin(row, count, salt, self._weights(), hits.size)
         tables.launched[row] = hits.size * self.block_size

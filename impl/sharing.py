@@ -70,12 +70,11 @@ def publish(
 ) -> Publication:
     """Tell rows their next ids, and publish what is full, known and written; or refuse. O(ids + blocks published)."""
     knowledge, rows = sharing.knowledge, batch.rows
+    if rows.size == 1 and isinstance(counts, int):
+        return _publish_one(tables, pool, sharing, batch, tokens, retention)
     known = knowledge.known[rows]
     ends: Int64Array = known + counts
-    if np.count_nonzero(ends > tables.allocated[rows]):
-        raise BadCount("a sequence can be told no more ids than it has positions allocated behind those it knows")
-    if not 0 <= retention < CLASSES:
-        raise BadCount(f"a retention is 0 to {CLASSES - 1}, not {shown(retention)}")
+    _refuse(bool(np.count_nonzero(ends > tables.allocated[rows])), retention)
     if tokens.size:
         _learn(tables, sharing.index, rows, known, counts, tokens)
         knowledge.known[rows] = ends
@@ -86,6 +85,50 @@ def publish(
     if not places.size:
         return NO_PUBLICATION
     return _Work(tables, pool, sharing, batch, places, first[places], reach[places], retention).publish()
+
+
+def _refuse(too_many: bool, retention: int) -> None:  # noqa: FBT001  (what there is to refuse)
+    if too_many:
+        raise BadCount("a sequence can be told no more ids than it has positions allocated behind those it knows")
+    if not 0 <= retention < CLASSES:
+        raise BadCount(f"a retention is 0 to {CLASSES - 1}, not {shown(retention)}")
+
+
+def _publish_one(
+    tables: BlockTables, pool: BlockPool, sharing: Sharing, batch: Batch, tokens: Int32Array, retention: int
+) -> Publication:
+    """Do the same for one row, mostly a prompt that was computed: integers cost a tenth of arrays of one."""
+    knowledge, index, row = sharing.knowledge, sharing.index, batch.rows.item()
+    known = knowledge.known.item(row)
+    end = known + tokens.size
+    _refuse(end > tables.allocated.item(row), retention)
+    if tokens.size:
+        _learn(tables, index, batch.rows, np.array([known]), tokens.size, tokens)
+        knowledge.known[row] = end
+    if knowledge.weights.item(row) != sharing.weights:
+        return NO_PUBLICATION
+    done = _written_of(tables, pool, row) if pool.launches.in_flight else tables.launched.item(row)
+    first, reach = knowledge.published.item(row), min(end, done) // tables.paging.block_size
+    if reach <= first:
+        return NO_PUBLICATION
+    blocks = tables.table[row, first:reach].astype(np.intp)
+    if not (pool.shared_edges and np.count_nonzero(pool.co_holders[blocks])):
+        parent = tables.table.item(row, first - 1) if first else 0
+        salt = knowledge.salts.item(row)
+        before = index.hashes.item(parent) if first else index.hash.root(salt)
+        hashes = index.hash.chain(index.tokens.take(blocks, axis=0), before, first)
+        if index.new(hashes.item(0)):
+            parents = np.empty_like(blocks)
+            parents[0], parents[1:] = parent, blocks[:-1]
+            index.insert(blocks, hashes, parents, np.arange(first, reach))
+            if not first:
+                index.salts[blocks.item(0)] = salt
+            assert pool.retention is not None
+            pool.retention.publish(blocks, retention)
+            knowledge.published[row] = reach
+            return Publication(tables.table[row, first:reach].copy(), NO_MERGES, NO_EDITS, NO_BLOCKS)
+    whole = np.zeros(1, np.intp), np.array([first]), np.array([reach])
+    return _Work(tables, pool, sharing, batch, *whole, retention).publish()
 
 
 def _learn(
@@ -202,20 +245,17 @@ class _Work:
         parents[self.starts] = table[self.rows, self.first - 1] * (self.first > 0)
         base = index.hashes[parents[self.starts]]
         for place in (self.first == 0).nonzero()[0].tolist():
-            base[place] = index.root(salts.item(self.starts.item(place)))
-        sums = index.contributions(index.tokens[blocks], columns)
-        total = sums.cumsum()
-        base += sums[self.starts] - total[self.starts]
-        return _Cells(blocks, columns, total + np.repeat(base, self.counts), parents, salts)
+            base[place] = index.hash.root(salts.item(self.starts.item(place)))
+        hashes = index.hash.chains(index.tokens[blocks], columns, base, self.starts)
+        return _Cells(blocks, columns, hashes, parents, salts)
 
     def _plain(self) -> NDArray[np.bool_]:
         """Return which entries hold unpublished blocks of one holder, with a key that nobody else has or will have."""
         found = self.cells
-        listed = found.hashes.tolist()
         plain: NDArray[np.bool_] = self.pool.co_holders[found.blocks] == 0
         plain &= ~self.sharing.index.published[found.blocks]
-        plain &= np.array(self.sharing.index.unknown(listed))
-        if len(set(listed)) < len(listed):
+        plain &= self.sharing.index.all_new(found.hashes)
+        if len(set(found.hashes.tolist())) < plain.size:
             _, inverse, counts = np.unique(found.hashes, return_inverse=True, return_counts=True)
             plain &= counts[inverse] == 1
         return plain
@@ -223,7 +263,8 @@ class _Work:
     def _insert(self, at: slice | IndexArray | NDArray[np.bool_]) -> None:
         """Publish the blocks of these entries, parents before children."""
         chosen = _Cells(*(column[at] for column in self.cells))
-        self.sharing.index.insert(chosen.blocks, chosen.hashes, chosen.parents, chosen.columns, chosen.salts)
+        self.sharing.index.insert(chosen.blocks, chosen.hashes, chosen.parents, chosen.columns)
+        self.sharing.index.salts[chosen.blocks] = chosen.salts
         assert self.pool.retention is not None
         self.pool.retention.publish(chosen.blocks, self.retention)
         self.published[at] = True

@@ -121,10 +121,12 @@ class CacheViews:
         return int(self._pool.co_holders[block]) + 1 if self._pool.state(block) == "held" else 0
 
     def holders(self) -> Int32Array:
-        """Return how many sequences hold each block, [blocks + 1]; -1 where a block is quarantined. O(blocks)."""
+        """Return how many sequences hold each block, [blocks + 1]; -1 where it is quarantined or idle. O(blocks)."""
         holders = self._pool.co_holders + np.int32(1)
         holders[self._pool.co_holders < 0] = -1
         holders[self._pool.free_ids()] = 0
+        if self._pool.retention is not None:
+            holders[self._pool.retention.order()] = -1
         holders[0] = 0
         return holders
 

@@ -43,7 +43,7 @@ class World:
         if weak:
             index = self.cache._pool.index
             assert index
-            index._keys, index._addends = np.zeros_like(index._keys), np.zeros_like(index._addends)
+            index.hash._keys, index.hash._addends = np.zeros_like(index.hash._keys), np.zeros(64, np.int64)
         self.lives: dict[int, Life] = {}
 
     def ids(self, count: int) -> list[int]:
