@@ -41,6 +41,10 @@ class Plan(NamedTuple):
     streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
     sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
 
+    def vocabulary(self) -> list[str]:
+        """Return what runs may meet."""
+        return list(KINDS.values())
+
     def words(self, operation: Operation, _decided: object = None) -> list[str]:
         """Return what is met by an operation."""
         return [KINDS[type(operation)]]

@@ -147,3 +147,33 @@ def describe(operation: Operation) -> str:
 
 
 _PLACES = {-1: "the launch that left last", 0: "the oldest launch", 1: "the launch after the oldest"}
+
+
+def to_json(operation: Operation) -> list[Any]:
+    """Return an operation as JSON can hold it: its word, then its arguments."""
+    return [KINDS[type(operation)], *operation]
+
+
+def from_json(words: object) -> Operation:
+    """Return the operation that `to_json` wrote; `ValueError` says what is wrong with another text."""
+    by_name = {word: kind for kind, word in KINDS.items()}
+    if not isinstance(words, list) or not words or words[0] not in by_name:
+        raise ValueError(f"{repr(words)[:60]} is no operation of a scheduler")
+    kind: Any = by_name[words[0]]
+    if len(words) != 1 + len(kind._fields):
+        raise ValueError(f"{words[0]} takes {' and '.join(kind._fields) or 'nothing'}")
+    operation: Operation = kind(*(_read(field, word) for field, word in zip(kind._fields, words[1:], strict=True)))
+    return operation
+
+
+def _read(field: str, word: Any) -> Any:
+    """Return an argument: a number, a list of numbers (a tuple here), or the fields of a request."""
+    if field == "request" and isinstance(word, list):
+        if len(word) != len(Request._fields):
+            raise ValueError(f"a request has {', '.join(Request._fields)}")
+        return Request(*(_read("prompt", each) for each in word))
+    if isinstance(word, list) and all(type(each) is int for each in word):
+        return tuple(word)
+    if type(word) is not int or not -(2**31) <= word < 2**31:
+        raise ValueError(f"{repr(word)[:60]} is no number")
+    return word

@@ -104,6 +104,9 @@ def words(operation: Operation, decided: Decision | None = None) -> list[str]:
     return [KINDS[type(operation)], *(word for word, yes in met.items() if yes)]
 
 
+STEPS = ("admission", "preemption", "fork", "hit", "merge")  # what a step does to requests
+
+
 class SchedulerPlan(NamedTuple):
     """What to fuzz."""
 
@@ -121,6 +124,10 @@ class SchedulerPlan(NamedTuple):
     def words(self, operation: Operation, decided: Decision | None = None) -> list[str]:
         """Return what is met by an operation: what a step did to requests, too."""
         return words(operation, decided)
+
+    def vocabulary(self) -> list[str]:
+        """Return what runs may meet."""
+        return [*KINDS.values(), *STEPS]
 
     def draw_case(self, random: Random) -> SchedulerCase:
         """Draw what to run on."""
