@@ -119,15 +119,22 @@ def begun_anew(step: SchedulerStep) -> Lines:
         prompt, unfinished = step.old.jobs[id_].request.prompt_length, step.old.jobs[id_].unfinished()
         if recompute != tuple((name, prompt + len(kept[name])) for name in unfinished):
             yield f"request {id_} was preempted, and is to compute {recompute} anew"
+    yield from _wrong_beginnings(step)
+    yield from _wrong_placeholders(step)
+
+
+def _wrong_beginnings(step: SchedulerStep) -> Lines:
     for id_ in step.decision.plan.admitted:
         for name in step.old.jobs[id_].beginnings():
-            known, sequence = step.old.jobs[id_].known(name), step.new.cache.sequences[name]
+            known, sequence = step.old.jobs[id_].known(name), step.new.cache.sequences.get(name)
+            if sequence is None:
+                yield f"request {id_} was admitted without sequence {name}"
+                continue
             launched = sum(row.length for row in step.decision.plan.rows if row.name == name)
             hits = sequence.launched - launched
             least_left = 1 if step.new.limits.prefix_cache else known
             if sequence.allocated != known or known - hits < least_left:
                 yield f"sequence {name} knows {known} tokens and begins with {hits} of {sequence.allocated}"
-    yield from _wrong_placeholders(step)
 
 
 def _wrong_placeholders(step: SchedulerStep) -> Lines:
