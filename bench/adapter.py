@@ -39,7 +39,8 @@ def in_the_words_of_the_spec(method: Callable[Arguments, Answer]) -> Callable[Ar
         except refusals.Refused as refusal:
             if isinstance(refusal, refusals.InvalidArgument):
                 raise
-            raise Refused(Reason(type(refusal).__name__), str(refusal)) from None
+            translation = Refused(Reason(type(refusal).__name__), str(refusal))
+        raise translation
 
     return translated
 

@@ -63,7 +63,7 @@ class LockStep:
         try:
             apply(self.state, operation)
         except Refused as refused:
-            return refused
+            return refused.with_traceback(None)
         return None
 
     def step(self, operation: Operation) -> Outcome | Refused:
@@ -80,7 +80,7 @@ class LockStep:
         try:
             new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
         except Refused as refusal:
-            new, decided = old, refusal
+            new, decided = old, refusal.with_traceback(None)  # its frames would hold it in turn
         _same_answer(operation, decided, choice)
         step = rules.Step(old, operation, decided, new, self.edges)
         rules.check(step)

@@ -4,8 +4,6 @@ Copy-on-write keeps a shared block as its holders know it; the capacity rules sa
 convention; the table rules that a kernel finds exactly the blocks of its positions.
 """
 
-from collections import Counter
-
 from .alphabet import Add, Extend, Fork, Retire, Submit
 from .arithmetic import blocks_needed, locate
 from .operations import Outcome
@@ -17,15 +15,15 @@ from .state import NULL, Block, Copy, Root, Sequence, State, planned_copies, wri
 @rule("R-COW-1", Extend, Fork, Submit)
 def sole_writer(step: Step) -> Lines:
     """A slot is written by the sole holder of its block: nobody else holds what is planned or launched for writing."""
-    count = Counter([block for _, block in step.new_edges])
+    held = [block for _, block in step.new_edges]
     for name, sequence in step.new.sequences.items():
         for block in _planned_blocks(sequence, step.new.config.block_size):
-            if count[block] > 1:
-                yield f"sequence {name} will write block {block}, which {count[block]} sequences hold"
+            if (count := held.count(block)) > 1:
+                yield f"sequence {name} will write block {block}, which {count} sequences hold"
     if isinstance(step.operation, Submit):
         for block in step.new.launches[-1].writes:
-            if count[block] != 1:
-                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count[block]} sequences hold"
+            if (count := held.count(block)) != 1:
+                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count} sequences hold"
 
 
 def _planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
