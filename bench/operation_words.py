@@ -11,7 +11,7 @@ from pagedkv.spec import scheduler_alphabet
 from pagedkv.spec.alphabet import Extend, Operation, Release, Retire, Submit, describe
 from pagedkv.spec.operations import Outcome
 from pagedkv.spec.refusals import Refused
-from pagedkv.spec.scheduling import Decision
+from pagedkv.spec.turn import Decision
 
 
 def outcome_in_words(operation: Operation, offered: Outcome | Refused | None, most: int | None = None) -> str:

@@ -21,8 +21,8 @@ from pagedkv.spec.manager import Naming, Observation
 from pagedkv.spec.outcome import Merge, Outcome
 from pagedkv.spec.requests import Limits, Request, RequestId, Sample
 from pagedkv.spec.scheduler import Scheduler, Shown
-from pagedkv.spec.scheduling import Choices, Decision, Plan, Preemption, Row
 from pagedkv.spec.state import Block, Config, Copy, LaunchId
+from pagedkv.spec.turn import Choices, Decision, Plan, Preemption, Row
 
 
 class NotedCache(BlockCache):

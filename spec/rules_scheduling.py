@@ -14,8 +14,9 @@ from .refusals import Reason, Refused
 from .requests import Engine, Job, RequestId, available, leaving
 from .rule_book import Book, Lines, rule
 from .scheduler_alphabet import Cancel, Complete, Drain, Fail, Operation, Schedule, Submit
-from .scheduling import CacheStep, Decision, Plan, need, walk
+from .scheduling import need, walk
 from .state import Name
+from .turn import CacheStep, Decision, Plan
 
 SCHEDULING: Book = {}
 

@@ -14,9 +14,9 @@ from .manager import Naming, Observation
 from .refusals import Reason, Refused
 from .requests import Engine, Limits, RequestId, Sample
 from .scheduler_alphabet import FUNCTIONS
-from .scheduling import CacheStep, Choices, Decision
 from .serving import start
 from .state import Block, Config, LaunchId, Name
+from .turn import CacheStep, Choices, Decision
 from .views import observe
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, get_args
 from . import scheduling, serving
 from .refusals import Reason
 from .requests import Engine, Job, Request, RequestId, Token
-from .scheduling import Choices, Result
 from .state import LaunchId, Name
+from .turn import Choices, Result
 
 
 class Submit(NamedTuple):

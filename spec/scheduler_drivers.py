@@ -17,8 +17,8 @@ from .scheduler_alphabet import KINDS, REFUSALS, Complete, Drain, Operation, Sch
 from .scheduler_moves import Scope, all_moves, draw_move, draw_scope
 from .scheduler_progress import rounds_at_most
 from .scheduler_world import SchedulerLockStep
-from .scheduling import Decision, Plan
 from .state import Config
+from .turn import Decision, Plan
 
 SHARING = 2 / 3  # of the random runs share prefixes
 REQUESTS = 6  # live at once in a random run

@@ -23,9 +23,9 @@ from .rules_scheduling import SCHEDULING, SchedulerStep
 from .scheduler import Scheduler, Shown, ask, requests_of
 from .scheduler_alphabet import KINDS, Complete, Fail, Operation, apply, arguments, describe
 from .scheduler_progress import finish
-from .scheduling import Decision
 from .serving import start
 from .state import Config, Name, State
+from .turn import Decision
 from .views import observe
 
 # Which rule is broken where the two decisions differ, in the order in which they are compared.

@@ -14,8 +14,7 @@
 4. *Launch* of all rows, in the order in which they were found.
 5. *Forks.* A request of several samples parts when its prompt has been launched: every sample takes a token of it.
 
-It asks the cache for blocks through `Turn.do` alone. An implementation's scheduler issues cache operations, too; given
-these as `choices`, `do` holds them to the policy one by one and follows their outcomes. So plans and caches on both
+Given the cache operations of an implementation as `choices`, it follows them (`turn`), so that plans and caches on both
 sides are compared for equality.
 
 Sources: iteration-level scheduling, Yu et al., "Orca" (OSDI 2022); preemption by recompute, Kwon et al.,
@@ -25,130 +24,14 @@ first token ended it.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from . import operations
-from .alphabet import Add, Extend, Fork, Operation, Publish, Release, Retire, Submit, apply, describe
+from .alphabet import Add, Extend, Fork, Submit, apply
 from .arithmetic import blocks_needed
-from .operations import Outcome
-from .refusals import Broken, Refused
+from .refusals import Refused
 from .requests import Engine, Flight, Job, Life, RequestId, available, leaving
-from .state import LaunchId, Name, Sequence, State
-
-Choices = Iterable[tuple[Operation, Outcome]]  # what an implementation asked of its cache, and what it got
-
-
-class Row(NamedTuple):
-    """A sequence's part in a step."""
-
-    name: Name
-    start: int  # its first position
-    length: int
-    samples: int  # tokens that come of it: 1 where it reaches the end of what is known, one a sample behind a prompt
-
-
-class Preemption(NamedTuple):
-    """A request was put back to wait."""
-
-    request: RequestId
-    recompute: tuple[tuple[Name, int], ...]  # of each sample that is not done: positions 0 up to this, to compute anew
-
-
-class Plan(NamedTuple):
-    """A step."""
-
-    launch: LaunchId = 0  # 0: nothing was launched
-    rows: tuple[Row, ...] = ()
-    admitted: tuple[RequestId, ...] = ()
-    preempted: tuple[Preemption, ...] = ()
-    failed: tuple[RequestId, ...] = ()
-    forked: tuple[tuple[Name, Name], ...] = ()  # (parent, child)
-
-
-class CacheStep(NamedTuple):
-    """A cache operation that the scheduler issued."""
-
-    old: State
-    operation: Operation
-    outcome: Outcome
-    new: State
-
-
-class Decision(NamedTuple):
-    """What came of an operation of the scheduler."""
-
-    names: tuple[Name, ...] = ()  # given to the samples of a request, by `submit`
-    plan: Plan = Plan()  # by `schedule`
-    finished: tuple[RequestId, ...] = ()  # by `complete`
-    preempted: tuple[Preemption, ...] = ()  # by `fail` and `preempt`
-    steps: tuple[CacheStep, ...] = ()  # what was asked of the cache
-
-
-Result = tuple[Engine, Decision]
-
-
-class Turn:
-    """An operation of the scheduler under way: the engine so far, and what was asked of the cache."""
-
-    def __init__(self, engine: Engine, choices: Choices | None = None) -> None:
-        self.engine = engine
-        self.steps: list[CacheStep] = []
-        self._choices = None if choices is None else iter(choices)
-
-    def do(self, operation: Operation) -> Outcome:
-        """Do a cache operation, as the implementation did, if it is followed."""
-        choice = None
-        if self._choices is not None:
-            issued, choice = next(self._choices, (None, None))
-            if issued != operation:
-                raise _differing(issued, operation)
-        old = self.engine.cache
-        new, outcome = apply(old, operation, choice)
-        self.engine = self.engine._replace(cache=new)
-        self.steps.append(CacheStep(old, operation, outcome, new))
-        return outcome
-
-    def put(self, job: Job) -> None:
-        """Keep what has become of a request."""
-        self.engine = self.engine._replace(jobs={**self.engine.jobs, job.request.id: job})
-
-    def let_go(self, job: Job) -> None:
-        """Release every sequence of a request."""
-        for name in job.samples:
-            if name in self.engine.cache.sequences:
-                self.do(Release(name))
-
-    def preempt(self, job: Job) -> Preemption:
-        """Put a request back to wait: its sequences and placeholders go, what is known stays (R-PRE-1)."""
-        self.let_go(job)
-        self.put(job._replace(samples={name: sample._replace(pending=0) for name, sample in job.samples.items()}))
-        return Preemption(job.request.id, tuple((name, job.known(name)) for name in job.unfinished()))
-
-    def leave(self, job: Job) -> None:
-        """Let a request go for good."""
-        self.let_go(job)
-        rest = {id_: other for id_, other in self.engine.jobs.items() if id_ != job.request.id}
-        self.engine = self.engine._replace(jobs=rest)
-
-    def end(self) -> Engine:
-        """Return the engine as it is now; the implementation must not have asked for more."""
-        if self._choices is not None and (surplus := next(self._choices, None)):
-            raise _differing(surplus[0], None)
-        return self.engine
-
-
-def _differing(issued: Operation | None, right: Operation | None) -> Broken:
-    """Return what is broken where another operation was asked of the cache than the policy asks."""
-    kinds = {type(issued), type(right)}
-    rule = next((rule for kind, rule in _JUDGED_BY.items() if kind in kinds), "R-PRE-2")
-    if rule == "R-PRE-3" and isinstance(right, Release):
-        rule = "R-PRE-1"  # somebody was not let go
-    said = [describe(operation) if operation else "nothing" for operation in (issued, right)]
-    return Broken(rule, f"{said[0]} was asked of the cache; by the policy, {said[1]}")
-
-
-# Which rule is broken where one of two operations that should be the same is of this kind: the first that is met.
-_JUDGED_BY = {Publish: "R-HASH-4", Add: "R-CAP-4", Release: "R-PRE-3", Fork: "R-COW-2", Retire: "R-LIFE-4"}
+from .state import Name, Sequence, State
+from .turn import Choices, Decision, Plan, Preemption, Result, Row, Turn
 
 
 def schedule(engine: Engine, choices: Choices | None = None) -> Result:
@@ -158,7 +41,8 @@ def schedule(engine: Engine, choices: Choices | None = None) -> Result:
     if len(engine.flights) < engine.limits.steps_ahead:
         walked, budget = walk(engine)
         rows, plan = _make_room(turn, walked)
-        if len(rows) == len(walked) and not plan.preempted:
+        turned_away = plan.preempted or len(rows) < len(walked)
+        if not turned_away:
             new, admitted = _admit(turn, budget)
             rows, plan = rows + new, plan._replace(admitted=admitted)
         if rows:

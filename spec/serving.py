@@ -15,8 +15,8 @@ from .alphabet import Publish, Release, Retire
 from .outcome import Telling
 from .refusals import Reason, refuse_if
 from .requests import PRIORITIES, Engine, Flight, Job, Limits, Request, RequestId, Sample, Token
-from .scheduling import Choices, Decision, Result, Turn
 from .state import Config, LaunchId, Name, initial, written
+from .turn import Choices, Decision, Result, Turn
 
 
 def start(config: Config, limits: Limits) -> Engine:

@@ -15,9 +15,9 @@ from pagedkv.spec.scheduler import ReferenceScheduler
 from pagedkv.spec.scheduler_alphabet import Cancel, Complete, Drain, Fail, Operation, Preempt, Schedule, Submit, apply
 from pagedkv.spec.scheduler_progress import finish
 from pagedkv.spec.scheduler_world import SchedulerLockStep
-from pagedkv.spec.scheduling import Decision, Preemption
 from pagedkv.spec.serving import start
 from pagedkv.spec.state import Config
+from pagedkv.spec.turn import Decision, Preemption
 
 LIMITS = Limits(max_tokens_per_step=8, max_running=4, steps_ahead=2)
 A, B = Request(0, 2, 3), Request(1, 2, 3)

@@ -10,9 +10,10 @@ from pagedkv.spec import operations
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.requests import Engine, Limits, Policy, Request, Sample, available, leaving
 from pagedkv.spec.scheduler_alphabet import FUNCTIONS
-from pagedkv.spec.scheduling import Decision, Plan, Preemption, Row, schedule
+from pagedkv.spec.scheduling import schedule
 from pagedkv.spec.serving import start
 from pagedkv.spec.state import Config, holders
+from pagedkv.spec.turn import Decision, Plan, Preemption, Row
 
 
 class Played:
