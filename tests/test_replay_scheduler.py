@@ -229,6 +229,9 @@ def test_tokens_are_equal_as_far_as_ids_are() -> None:
     tokens = TraceTokens(trace)
     first, second, third = (tokens.prompt(request).tolist() for request in range(3))
     assert (len(first), len(second), len(third)) == (8, 10, 7)
+    for request, prompt in enumerate((first, second, third)):
+        length = len(prompt)
+        assert prompt == tokens.at(np.full(length, request), np.arange(length), np.zeros(length, np.int64)).tolist()
     assert first == second[:8]
     assert first[:4] == third[:4]
     assert not set(first[4:]) & set(third[4:])
