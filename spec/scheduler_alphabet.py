@@ -6,7 +6,7 @@ that left last. So an operation means the same in a trace from which others have
 of the world's model (`toy_token`), and `surplus` many more or fewer where the number is to be wrong.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, get_args
 
 from . import scheduling, serving
@@ -147,6 +147,39 @@ def describe(operation: Operation) -> str:
 
 
 _PLACES = {-1: "the launch that left last", 0: "the oldest launch", 1: "the launch after the oldest"}
+
+
+def simpler(operation: object) -> Iterator[Operation]:
+    """Yield an operation of a scheduler with a little less in it, to shorten a trace."""
+    match operation:
+        case Submit(request):
+            prompt, ids = request.prompt, () if isinstance(request.prompt, int) else request.prompt
+            if request.prompt_length > 1:
+                yield Submit(request._replace(prompt=prompt - 1 if isinstance(prompt, int) else prompt[:-1]))
+            if ids:
+                yield Submit(request._replace(prompt=len(ids)))
+            yield from (
+                Submit(request._replace(**{field: least}))
+                for field, least in (("salt", 0), ("priority", 0), ("samples", 1))
+                if getattr(request, field) > least
+            )
+            if request.outputs > 1:
+                yield Submit(request._replace(outputs=request.outputs - 1))
+        case Complete(_, stopped, _) if stopped:
+            yield operation._replace(stopped=stopped[1:])
+
+
+def weight(operation: object) -> int:
+    """Return how much there is in an operation of a scheduler: less in a `simpler` one, and nothing in any other."""
+    match operation:
+        case Submit(request):
+            ids = 0 if isinstance(request.prompt, int) else len(request.prompt)
+            rest = (request.outputs, request.samples, request.priority, abs(request.salt))
+            return request.prompt_length + ids + sum(rest)
+        case Complete(_, stopped, _):
+            return len(stopped)
+        case _:
+            return 0
 
 
 def to_json(operation: Operation) -> list[Any]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
+from . import scheduler_alphabet
 from .alphabet import Add, Execute, Extend, Pin, Publish, Retire, Submit
 from .manager import Factory
 from .moves import possible
@@ -128,7 +129,8 @@ def _size(trace: tuple[Any, ...]) -> tuple[int, int]:
     rows = [operation.rows for operation in trace if isinstance(operation, Extend | Submit)]
     lengths = sum(operation.length for operation in trace if isinstance(operation, Add))
     counts = sum(1 + count for batch in rows for _, count in batch)
-    return len(trace), lengths + counts + sum(_told(operation) for operation in trace)
+    rest = sum(_told(operation) + scheduler_alphabet.weight(operation) for operation in trace)
+    return len(trace), lengths + counts + rest
 
 
 def _told(operation: Any) -> int:
@@ -210,6 +212,7 @@ def _simpler(operation: Any) -> Iterator[Any]:
             yield from (operation._replace(tokens=plainer) for plainer in _plainer(operation.tokens))
     if isinstance(operation, Publish):
         yield from _simpler_publications(operation)
+    yield from scheduler_alphabet.simpler(operation)
     if not isinstance(operation, Extend | Submit):
         return
     rows = operation.rows

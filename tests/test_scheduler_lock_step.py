@@ -15,6 +15,7 @@ from pagedkv.spec.requests import Limits, Policy, Request
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING
 from pagedkv.spec.scheduler import ReferenceScheduler, SchedulerFactory
+from pagedkv.spec.scheduler_alphabet import Submit
 from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan, SchedulerSettings
 from pagedkv.spec.scheduler_machine import scheduler_machine
 from pagedkv.spec.scheduler_moves import Scope
@@ -95,6 +96,10 @@ def test_hypothesis_finds_it_and_it_is_shrunk(fault: type[faults.Faulty]) -> Non
     finding = hunt(case, machine_of=scheduler_machine, examples=300)
     assert finding is not None
     assert len(finding.trace) <= FAULTS[fault].length + 2  # nothing can be left out, though there is a shorter one
+    for operation in finding.trace:
+        if isinstance(operation, Submit):
+            asked = operation.request
+            assert (asked.samples, asked.priority, asked.salt, type(asked.prompt)) == (1, 0, 0, int)
 
 
 @pytest.mark.parametrize("factory", [ReferenceScheduler, ImplementedScheduler], ids=["policy", "ours"])
