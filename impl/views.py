@@ -23,8 +23,8 @@ class CacheViews:
     """The views of a `BlockCache`.
 
     For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`,
-    `blocks_to_extend`, `planned_copies`, `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`,
-    `references`, `holders`, `free_order`. For tests: `fingerprint`.
+    `blocks_to_extend`, `planned_copies`, `in_flight`, `launches_in_flight`, `launched`, `counts`, `available`. For
+    operators: `block_state`, `references`, `holders`, `free_order`. For tests: `fingerprint`.
     """
 
     _tables: BlockTables
