@@ -1,4 +1,8 @@
-"""The Hypothesis driver of a scheduler: a rule-based state machine, one rule an operation (see `machine`)."""
+"""The Hypothesis driver of a scheduler: a rule-based state machine, one rule an operation (see `machine`).
+
+At the end of each example everything that is there must still be possible to finish: a state in which two requests
+preempt each other for ever breaks no rule on the way into it.
+"""
 
 from typing import Any
 
