@@ -8,7 +8,7 @@ nothing.
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 import numpy as np
 from pagedkv.impl import refusals
@@ -25,13 +25,17 @@ _IDS = {0: 2**31 - 1, 1: 0}  # of the token ids that drivers use: the largest th
 _SALTS = {1: -(2**63), 2: 2**63 - 1}
 
 
-def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., Outcome]:
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def in_the_words_of_the_spec(method: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
     """Turn the implementation's refusals into the spec's, by name."""
 
     @wraps(method)
-    def translated(*arguments: Any) -> Outcome:
+    def translated(*arguments: Arguments.args, **named: Arguments.kwargs) -> Answer:
         try:
-            return method(*arguments)
+            return method(*arguments, **named)
         except refusals.Refused as refusal:
             if isinstance(refusal, refusals.InvalidArgument):
                 raise
@@ -63,7 +67,7 @@ class Implementation(Manager):
         self.ends: defaultdict[Name, tuple[int, int]] = defaultdict(lambda: (0, 0))  # allocated, launched: as asked
         self.wrong = ""  # the first thing that a kernel was told wrong
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def add(self, name: Name, count: int) -> Outcome:
         """Add a sequence."""
         added = self.cache.add(_alias(name), count)
@@ -71,7 +75,7 @@ class Implementation(Manager):
         self.ends[name] = (count, 0)
         return Outcome(blocks=_ids(added.blocks))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome:
         """Add a sequence by its token ids, or one of a tenant."""
         told = tokens if isinstance(tokens, int) else _token_ids(tokens)
@@ -88,7 +92,7 @@ class Implementation(Manager):
         """Return what the cache says that it needs and has for a prompt; looked at before it is added."""
         return [*self.cache.room(told, _SALTS.get(salt, salt))]
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def publish(self, rows: Telling, retention: int) -> Outcome:
         """Tell token ids and publish; the edits of a device's table are looked at here."""
         cache, names = self.cache, [_alias(name) for name, _ in rows]
@@ -108,22 +112,22 @@ class Implementation(Manager):
             merges=tuple(Merge(_named(alias), *merge) for alias, *merge in merges),
         )
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome:
         """Pin a prefix."""
         return Outcome(hits=_ids(self.cache.pin(_alias(handle), _token_ids(tokens), _SALTS.get(salt, salt))))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def unpin(self, handle: Handle) -> Outcome:
         """Let a pin go."""
         return Outcome(freed=frozenset(_ids(self.cache.unpin(_alias(handle)))))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def clear(self) -> Outcome:
         """Change the weights."""
         return Outcome(freed=frozenset(_ids(self.cache.clear())))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def extend(self, rows: Rows) -> Outcome:
         """Extend a batch; what kernels get of it (slot mapping, edits of a device's table) is looked at here."""
         extension = self.cache.extend(*_batch(rows))
@@ -134,7 +138,7 @@ class Implementation(Manager):
         self._edit(extension.edits)
         return Outcome(blocks=_ids(extension.blocks), copies=_copies(extension.copies))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def fork(self, parent: Name, child: Name) -> Outcome:
         """Fork a sequence."""
         forked = self.cache.fork(_alias(parent), _alias(child))
@@ -142,7 +146,7 @@ class Implementation(Manager):
         self.ends[child] = self.ends[parent]
         return Outcome()
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def launch(self, rows: Rows, stream: int) -> Outcome:
         """Launch a batch; which rows a kernel is shown, and up to where, is looked at here."""
         launch = self.cache.launch(*_batch(rows), stream)
@@ -154,12 +158,12 @@ class Implementation(Manager):
         self.ends |= {name: (self.ends[name][0], stop) for (name, _), stop in zip(rows, stops, strict=True)}
         return Outcome(copies=_copies(launch.copies), launch=launch.id, after=frozenset(launch.after))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def retire(self, launch: LaunchId) -> Outcome:
         """Retire a launch."""
         return Outcome(freed=frozenset(_ids(self.cache.retire(launch))))
 
-    @_in_the_words_of_the_spec
+    @in_the_words_of_the_spec
     def release(self, name: Name) -> Outcome:
         """Release a sequence."""
         freed = self.cache.release(_alias(name))

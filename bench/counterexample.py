@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from pagedkv.bench.failures import BadInput, one_line, quoted
-from pagedkv.bench.operation_words import outcome_in_words
+from pagedkv.bench.operation_words import told_in_words
 from pagedkv.bench.result_files import write_whole
+from pagedkv.bench.scheduler_search import case_from_json, case_to_json
 from pagedkv.bench.show_files import write_picture
 from pagedkv.bench.show_sources import film_of_counterexample
 from pagedkv.bench.targets import load_target
@@ -30,13 +31,14 @@ from pagedkv.spec.alphabet import (
     Release,
     Retire,
     Submit,
-    describe,
     from_json,
     to_json,
 )
 from pagedkv.spec.operations import Outcome
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
+from pagedkv.spec.rules_scheduling import SCHEDULING
+from pagedkv.spec.scheduler_drivers import SchedulerCase
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, Told
 from rich.console import Console
@@ -62,7 +64,8 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     """Print a counterexample as it was told: the rule, its sentence, and a line a step."""
     rule = broken.rule if broken else finding.broken.rule
     ends = "does not hold" if broken else "held this time"
-    caption = RULES[rule].sentence if rule in RULES else "Something went wrong in the manager itself."
+    book = SCHEDULING if isinstance(finding.case, SchedulerCase) and rule in SCHEDULING else RULES
+    caption = book[rule].sentence if rule in book else "Something went wrong in the manager itself."
     table = Table(
         title=escape(one_line(f"{rule} {ends} after {len(told)} operations")), caption=caption, title_justify="left"
     )
@@ -75,8 +78,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
         counts = (str(step.free), str(step.held), str(step.quarantined))
         table.add_row(
             str(number),
-            describe(step.operation),
-            outcome_in_words(step.operation, step.offered),
+            *told_in_words(step.operation, step.offered),
             *counts,
             style="bold red" if last else "",
         )
@@ -101,8 +103,11 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
         **config._asdict(),
         "rule": finding.broken.rule,
         "detail": finding.broken.detail,
-        "operations": [to_json(operation) for operation in finding.trace],
     }
+    if isinstance(finding.case, SchedulerCase):
+        facts |= case_to_json(finding.case, finding.trace)
+    else:
+        facts["operations"] = [to_json(operation) for operation in finding.trace]
     content = (json.dumps(facts, indent=2) + "\n").encode()
     stem = _stem(directory, f"{finding.broken.rule}-{len(finding.trace)}", content)
     trace = directory / f"{stem}{TRACE_SUFFIX}"
@@ -132,7 +137,7 @@ def _draw(finding: Finding, picture: Path) -> Path | None:
 def _journal_of(config: Config, told: list[Told], path: Path) -> Path | None:
     """Write what a manager said it did; not where it says nothing of blocks, since that would contradict the rules."""
     done = [(step.operation, step.offered) for step in told if isinstance(step.offered, Outcome)]
-    if any(isinstance(operation, Add) and not outcome.blocks for operation, outcome in done):
+    if not done or any(isinstance(operation, Add) and not outcome.blocks for operation, outcome in done):
         return None
     if any(KINDS[type(operation)] in SHARING for operation, _ in done):
         return None
@@ -184,13 +189,17 @@ def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
         raise BadInput(where, f"no {KIND} of version {VERSION}", remedy)
     try:
         config = Config(*(_size(text, field) for field in Config._fields))
-        operations = tuple(from_json(words) for words in _field(text, "operations", list))
-        _possible_somewhere(operations, config)
+        words, target = _field(text, "operations", list), other or _field(text, "target", str)
+        if "limits" in text:
+            case, operations = case_from_json(config, text["limits"], words, target)
+        else:
+            operations = tuple(from_json(each) for each in words)
+            _possible_somewhere(operations, config)
+            case = Case(config, load_target(target), _field(text, "lock_step", bool))
         broken = Broken(_field(text, "rule", str), _field(text, "detail", str))
-        target, lock_step = other or _field(text, "target", str), _field(text, "lock_step", bool)
     except (ValueError, RecursionError) as error:
         raise BadInput(where, str(error), "mend it, or run the search again") from error
-    return Finding(Case(config, load_target(target), lock_step), operations, broken), target
+    return Finding(case, operations, broken), target
 
 
 Value = TypeVar("Value")

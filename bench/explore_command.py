@@ -13,6 +13,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.scheduler_search import OfScheduler, only_beside, scheduler_scope, settings_of
 from pagedkv.bench.search_options import (
     OUT_DEFAULT,
     BlockSize,
@@ -25,14 +26,13 @@ from pagedkv.bench.search_options import (
     output_folder,
 )
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
-from pagedkv.spec.alphabet import REFUSALS
 from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
-from pagedkv.spec.shards import Settings
+from pagedkv.spec.shards import AnySettings, Settings
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, Finding
+from pagedkv.spec.traces import Finding
 from rich.console import Console
 from rich.table import Table
 
@@ -62,6 +62,7 @@ def explore_command(
         bool, typer.Option("--pairs", help="Tell states apart by what the implementation hides, too: many more states.")
     ] = False,
     contents_only: ContentsOnly = False,
+    scheduler: OfScheduler = False,
     target: Target = "impl",
     workers: Workers = 2,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop after the level that runs over this.")] = None,
@@ -79,22 +80,21 @@ def explore_command(
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     out = output_folder(out, json_file)
-    factory = load_target(target)
-    defaults = _scope_by_default(sharing=sharing, deep=deep)
-    sizes = zip((blocks, block_size, streams, launches), defaults.config, strict=True)
-    config = Config(*(given or default for given, default in sizes))
     with LateSpinner("exploring") as spinner, patience():
-        manager = trial(factory, f"--target {target}", config)
-        if sharing and not manager.shares_prefixes:
-            raise BadInput(f"--target {target}", "does not share prefixes", "leave out --sharing")
-        config = config._replace(streams=min(config.streams, manager.streams_offered))
-        scope = defaults._replace(
-            config=config,
-            sequences=sequences,
-            tokens=max_tokens or defaults.tokens,
-            rows=batch or defaults.rows,
-        )
-        settings = Settings(scope, factory, not contents_only and shows_itself(manager), pairs)
+        settings: AnySettings
+        if scheduler:
+            only_beside(context)
+            settings = settings_of(target, scheduler_scope(blocks, block_size, sequences, deep=deep, sharing=sharing))
+        else:
+            defaults = _scope_by_default(sharing=sharing, deep=deep)
+            sizes = zip((blocks, block_size, streams, launches), defaults.config, strict=True)
+            scope = defaults._replace(
+                config=Config(*(given or default for given, default in sizes)),
+                sequences=sequences,
+                tokens=max_tokens or defaults.tokens,
+                rows=batch or defaults.rows,
+            )
+            settings = _settings(scope, target, contents_only=contents_only, pairs=pairs)
 
         def show_progress(at: Progress) -> None:
             spinner.says(f"depth {at.depth}: {at.states:,} states, {at.edges:,} edges")
@@ -103,13 +103,23 @@ def explore_command(
     _print(report, settings, target)
     results = _results(report, settings, target) | {"command": invoked_as(context)}
     if report.broken:
-        finding = Finding(Case(config, factory, settings.lock_step), tuple(report.trace), report.broken)
+        finding = Finding(settings.case(), tuple(report.trace), report.broken)
         with patience():
             results |= end_in_counterexample(finding, out, target)
     if json_file is not None:
         write_json(json_file, results)
     if report.broken or results["holes"]:
         raise typer.Exit(1)
+
+
+def _settings(scope: Scope, target: str, *, contents_only: bool, pairs: bool) -> Settings:
+    """Return how a manager is walked: with as many streams as it offers, in lock-step if it shows itself."""
+    factory = load_target(target)
+    manager = trial(factory, f"--target {target}", scope.config)
+    if scope.sharing and not manager.shares_prefixes:
+        raise BadInput(f"--target {target}", "does not share prefixes", "leave out --sharing")
+    config = scope.config._replace(streams=min(scope.config.streams, manager.streams_offered))
+    return Settings(scope._replace(config=config), factory, not contents_only and shows_itself(manager), pairs)
 
 
 def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
@@ -119,13 +129,13 @@ def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
     return Scope(Config(3, 2, 2, 2), tokens=4 if deep else 3, rows=2 if deep else 1)
 
 
-def _print(report: Report, settings: Settings, target: str) -> None:
+def _print(report: Report, settings: AnySettings, target: str) -> None:
     console = Console()
     judge = "lock-step with the spec" if settings.lock_step else "contents alone (R-DATA)"
     pairs = "; pairs" if settings.pairs else ""
     console.print(f"explore {target}: {report.scope}; {judge}{pairs}", soft_wrap=True, markup=False)
     table = Table("operation", "fired", "refused", title_justify="left")
-    for kind in report.kinds():
+    for kind in report.vocabulary:
         refused = ", ".join(f"{reason} {count:,}" for reason, count in _refusals(report.refused, kind).items())
         table.add_row(kind, f"{report.fired[kind]:,}", refused or "-")
     console.print(table)
@@ -142,7 +152,7 @@ def _print(report: Report, settings: Settings, target: str) -> None:
         console.print(f"a hole in this run: {hole}; a larger scope would meet it", soft_wrap=True)
 
 
-def _holes(report: Report, settings: Settings) -> list[str]:
+def _holes(report: Report, settings: AnySettings) -> list[str]:
     """Return what should have been met: by a walk that went to its end, where the spec says what can be refused."""
     return report.holes() if report.complete and settings.lock_step else []
 
@@ -151,7 +161,7 @@ def _refusals(refused: Counter[tuple[str, str]], kind: str) -> dict[str, int]:
     return {reason: count for (operation, reason), count in sorted(refused.items()) if operation == kind}
 
 
-def _results(report: Report, settings: Settings, target: str) -> dict[str, Any]:
+def _results(report: Report, settings: AnySettings, target: str) -> dict[str, Any]:
     return {
         "target": target,
         "scope": report.scope,
@@ -163,7 +173,7 @@ def _results(report: Report, settings: Settings, target: str) -> dict[str, Any]:
         "complete": report.complete,
         "seconds": report.seconds,
         "fired": dict(report.fired),
-        "refused": {kind: _refusals(report.refused, kind) for kind in REFUSALS},
+        "refused": {kind: _refusals(report.refused, kind) for kind in report.refusals},
         "holes": _holes(report, settings),
         "rule": report.broken.rule if report.broken else None,
         "counterexample_length": len(report.trace) or None,

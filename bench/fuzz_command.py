@@ -5,6 +5,7 @@ elsewhere; seeds take the rest, since they are many times faster. Whatever is fo
 shows a saved trace on any machine.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -13,6 +14,7 @@ from pagedkv.bench.counterexample import LARGEST, load, show
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_target
 from pagedkv.bench.search_options import (
     OUT_DEFAULT,
     ContentsOnly,
@@ -22,12 +24,13 @@ from pagedkv.bench.search_options import (
     output_folder,
 )
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
-from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.calls import patience
-from pagedkv.spec.fuzz import Plan, Tally, fuzz
+from pagedkv.spec.fuzz import AnyPlan, Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
 from pagedkv.spec.manager import made
 from pagedkv.spec.refusals import Broken
+from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan
+from pagedkv.spec.scheduler_machine import scheduler_machine
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, tell
 from rich.console import Console
@@ -68,6 +71,7 @@ def fuzz_command(
         int | None, typer.Option(min=1, max=LARGEST.launches, help="Launches that may be in flight.")
     ] = None,
     contents_only: ContentsOnly = False,
+    scheduler: OfScheduler = False,
     hypothesis: Annotated[bool, typer.Option(help="Let Hypothesis look, too, for a quarter of the time.")] = True,
     again: Annotated[
         Path | None,
@@ -89,19 +93,20 @@ def fuzz_command(
         _run_again(again, other, json_file, invoked_as(context))
         return
     out = output_folder(out, json_file)
+    if scheduler:
+        only_beside(context)
     sizes = [blocks, block_size, streams, launches]
     config = Config(*(given or default for given, default in zip(sizes, DEFAULTS, strict=True))) if any(sizes) else None
     search = Search(seed, seconds, runs, workers, hypothesis and runs is None)
     with LateSpinner("fuzzing") as spinner, patience():
-        factory = load_target(target)
-        manager = trial(factory, f"--target {target}", config or DEFAULTS)
-        lock_step = not contents_only and shows_itself(manager)
-        if config:
-            config = config._replace(streams=min(config.streams, manager.streams_offered))
-        plan = Plan(factory, config, lock_step, streams=manager.streams_offered, sharing=manager.shares_prefixes)
+        plan: AnyPlan = (
+            SchedulerPlan(scheduler_target(target), config and config._replace(streams=1))
+            if scheduler
+            else _plan(target, config, contents_only=contents_only)
+        )
         tally, finding = _look(plan, search, spinner)
-    _print(tally, target, lock_step=lock_step)
-    results = _results(tally, finding, target, lock_step=lock_step) | {"command": invoked_as(context)}
+    _print(tally, plan, target)
+    results = _results(tally, finding, plan, target) | {"command": invoked_as(context)}
     if finding is not None:
         with patience():
             results |= end_in_counterexample(finding, out, target)
@@ -111,18 +116,38 @@ def fuzz_command(
         raise typer.Exit(1)
 
 
-def _look(plan: Plan, search: Search, spinner: LateSpinner) -> tuple[Tally, Finding | None]:
+def _plan(target: str, config: Config | None, *, contents_only: bool) -> Plan:
+    """Return how a manager is fuzzed: with as many streams as it offers, in lock-step if it shows itself."""
+    factory = load_target(target)
+    manager = trial(factory, f"--target {target}", config or DEFAULTS)
+    lock_step = not contents_only and shows_itself(manager)
+    if config:
+        config = config._replace(streams=min(config.streams, manager.streams_offered))
+    return Plan(factory, config, lock_step, streams=manager.streams_offered, sharing=manager.shares_prefixes)
+
+
+def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
+    """Let Hypothesis look, for its share of the time."""
+    share = search.seconds * HYPOTHESIS_SHARE
+    how: dict[str, Any] = {"number": search.seed, "examples": EXAMPLES_MAX, "seconds": share, "progress": show_examples}
+    if isinstance(plan, SchedulerPlan):
+        config, limits = HUNTED
+        case = SchedulerCase(plan.config or config, plan.factory, limits)
+        return hunt(case, machine_of=scheduler_machine, **how)
+    drawn = Config(3, 2, min(2, plan.streams_drawn()), 2)
+    return hunt(Case(plan.config or drawn, plan.factory, plan.lock_step), **how)
+
+
+def _look(plan: AnyPlan, search: Search, spinner: LateSpinner) -> tuple[Tally, Finding | None]:
     """Let Hypothesis look, then run seeds; the finding is shrunk."""
     seconds = search.seconds
     if search.hypothesis:
         seconds *= 1 - HYPOTHESIS_SHARE
-        case = Case(plan.config or Config(3, 2, min(2, plan.streams_drawn()), 2), plan.factory, plan.lock_step)
-        share = search.seconds * HYPOTHESIS_SHARE
 
         def show_examples(done: int) -> None:
             spinner.says(f"Hypothesis: {done:,} examples")
 
-        if finding := hunt(case, number=search.seed, examples=EXAMPLES_MAX, seconds=share, progress=show_examples):
+        if finding := _hunt(plan, search, show_examples):
             return Tally(), finding
 
     def show_progress(tally: Tally) -> None:
@@ -158,9 +183,9 @@ def _shows_itself(case: Case) -> bool:
         return True  # it can't even be made, which running it will say
 
 
-def _print(tally: Tally, target: str, *, lock_step: bool) -> None:
+def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
     console = Console()
-    judge = "lock-step with the spec" if lock_step else "contents alone (R-DATA)"
+    judge = "lock-step with the spec" if plan.lock_step else "contents alone (R-DATA)"
     if not tally.runs:
         console.print(f"fuzz {target}: found by Hypothesis; {judge}", soft_wrap=True, markup=False)
         return
@@ -172,21 +197,21 @@ def _print(tally: Tally, target: str, *, lock_step: bool) -> None:
         markup=False,
     )
     table = Table("operation", "fired", "refused", title_justify="left")
-    for kind in KINDS.values():
+    for kind in plan.vocabulary():
         words = ", ".join(f"{reason} {count:,}" for reason, count in tally.refusals(kind).items())
         table.add_row(kind, f"{tally.fired[kind]:,}", words or "-")
     console.print(table)
 
 
-def _results(tally: Tally, finding: Finding | None, target: str, *, lock_step: bool) -> dict[str, Any]:
+def _results(tally: Tally, finding: Finding | None, plan: AnyPlan, target: str) -> dict[str, Any]:
     return {
         "target": target,
-        "lock_step": lock_step,
+        "lock_step": plan.lock_step,
         "runs": tally.runs,
         "operations": tally.operations,
         "seconds": tally.seconds,
         "fired": dict(tally.fired),
-        "refused": {kind: tally.refusals(kind) for kind in KINDS.values()},
+        "refused": {kind: tally.refusals(kind) for kind in plan.vocabulary()},
         "rule": finding.broken.rule if finding else None,
         "counterexample_length": len(finding.trace) if finding else None,
         "seed": tally.seed if tally.finding else None,

@@ -5,10 +5,13 @@ of a picture long batches and long lists of blocks are cut, and say how many mor
 """
 
 from collections.abc import Collection, Iterable
+from typing import Any, cast
 
+from pagedkv.spec import scheduler_alphabet
 from pagedkv.spec.alphabet import Extend, Operation, Release, Retire, Submit, describe
 from pagedkv.spec.operations import Outcome
 from pagedkv.spec.refusals import Refused
+from pagedkv.spec.turn import Decision
 
 
 def outcome_in_words(operation: Operation, offered: Outcome | Refused | None, most: int | None = None) -> str:
@@ -32,6 +35,26 @@ def _decisions(operation: Operation, outcome: Outcome, most: int | None) -> Iter
         yield f"#{outcome.launch}{after}"
     if outcome.freed or isinstance(operation, Release | Retire):
         yield f"freed {_list(sorted(outcome.freed), most) or 'nothing'}"
+
+
+def told_in_words(operation: Any, offered: Outcome | Decision | Refused | None) -> tuple[str, str]:
+    """Return an operation of a cache or of a scheduler, and what came of it."""
+    if type(operation) not in scheduler_alphabet.KINDS:
+        return describe(operation), outcome_in_words(operation, cast("Outcome | Refused | None", offered))
+    came = ", ".join(_of_requests(offered)) if isinstance(offered, Decision) else outcome_in_words(operation, offered)
+    return scheduler_alphabet.describe(operation), came or "nothing"
+
+
+def _of_requests(decision: Decision) -> Iterable[str]:
+    plan = decision.plan
+    if decision.names:
+        yield f"names {_list(decision.names, None)}"
+    if plan.launch:
+        yield f"#{plan.launch} of " + " ".join(f"{row.name}+{row.length}" for row in plan.rows)
+    preempted = [each.request for each in (*plan.preempted, *decision.preempted)]
+    happened = {"admits": plan.admitted, "preempts": preempted, "fails": plan.failed, "finishes": decision.finished}
+    yield from (f"{word} {_list(requests, None)}" for word, requests in happened.items() if requests)
+    yield from (f"forks {parent} to {child}" for parent, child in plan.forked)
 
 
 def step_in_words(operation: Operation, offered: Outcome | Refused | None, most: int) -> str:

@@ -12,6 +12,7 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.scheduler_search import SCHEDULERS, scheduler_scope, settings_of
 from pagedkv.bench.search_options import OUT_DEFAULT, Out, end_in_counterexample, output_folder
 from pagedkv.bench.verify_journals import audit_random_runs
 from pagedkv.spec.calls import patience
@@ -19,6 +20,7 @@ from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import Plan, fuzz
 from pagedkv.spec.machine import hunt
 from pagedkv.spec.moves import Scope
+from pagedkv.spec.scheduler_drivers import SchedulerPlan
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, shrink
@@ -60,6 +62,7 @@ def verify_command(
         _hypothesis,
         _random_lock_step,
         _random_contents,
+        _scheduler,
         _journals,
         _kernels,
     ]
@@ -151,6 +154,21 @@ def _random_lock_step(share: float, seed: int) -> Checked:
 def _random_contents(share: float, seed: int) -> Checked:
     """Run random operations by contents alone."""
     return _random("seeded random, contents alone", Plan(Implementation, lock_step=False), share, seed)
+
+
+def _scheduler(share: float, seed: int) -> Checked:
+    """Walk a small world of requests, then run random ones, beside the policy."""
+    settings = settings_of("impl", scheduler_scope(2, None, 2, deep=False, sharing=False))
+    walked = explore(settings, seconds=share)
+    finding = Finding(settings.case(), tuple(walked.trace), walked.broken) if walked.broken else None
+    tally = fuzz(
+        SchedulerPlan(SCHEDULERS["impl"]), seed=seed, seconds=max(0.5, share - walked.seconds), workers=WORKERS
+    )
+    finding = finding or tally.finding
+    result = f"{finding.broken.rule} broken" if finding else HELD
+    scope = "scheduler and policy: 2 blocks, 2 requests, 2 steps ahead; random: 1 to 8 blocks, 6 requests"
+    cases = f"{walked.states:,} states, {walked.edges:,} edges; {tally.runs:,} runs, {tally.operations:,} operations"
+    return Checked("scheduler, lock-step", scope, cases, walked.seconds + tally.seconds, result, finding)
 
 
 def _journals(share: float, seed: int) -> Checked:

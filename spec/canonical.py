@@ -10,20 +10,38 @@ will read, contents that no living text mentions (they are equal to nothing that
 """
 
 from collections.abc import Hashable, Iterator
+from collections.abc import Sequence as InOrder
 from itertools import permutations, product
-from typing import Any
+from typing import Any, Protocol
 
 from .calls import call
 from .canonical_prefixes import shape
-from .manager import Manager, Naming
+from .manager import Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
 Key = tuple[Any, ...]
 
 
+class Hiding(Protocol):
+    """What may have state that nothing else shows: a manager, or a scheduler with its cache."""
+
+    first_block: int
+
+    def free_order(self) -> InOrder[Block]:
+        """Return the free blocks in the order in which they will be taken, if there is one."""
+
+    def fingerprint(self, naming: Naming) -> Hashable:
+        """Return all state on which future behaviour depends and which nothing else shows, in new names."""
+
+
 def canonical(state: State) -> tuple[Key, Naming]:
     """Return the key of a state, equal for states that are equal but for names, and the naming that led to it."""
     return min((_encode(state, order) for order in _orders(state)), key=lambda found: found[0])
+
+
+def in_order(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
+    """Return the key of a state whose sequences cannot be permuted: they are told apart by the order given."""
+    return _encode(state, order)
 
 
 def _orders(state: State) -> Iterator[tuple[Name, ...]]:
@@ -93,7 +111,7 @@ def _launch(launch: Launch, stream: int, ages: dict[int, int], row: Any, text: A
     )
 
 
-def hidden(manager: Manager, naming: Naming, state: State) -> Hashable:
+def hidden(manager: Hiding, naming: Naming, state: State) -> Hashable:
     """Return the manager's hidden state, its blocks renamed with the spec's: named ones, waiting ones, free ones."""
     blocks = dict(naming.blocks)
     waiting = sorted((fence, block) for block, fence in state.quarantine.items() if block not in blocks)

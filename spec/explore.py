@@ -18,11 +18,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from .alphabet import KINDS, REFUSALS, SHARING, Operation
-from .refusals import Broken
-from .shards import Candidate, Digest, Local, Pool, Settings
+from .refusals import Broken, Reason
+from .shards import AnySettings, Candidate, Digest, Local, Pool
 
 
 class Progress(NamedTuple):
@@ -46,26 +45,23 @@ class Report:
     fired: Counter[str] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     broken: Broken | None = None
-    trace: list[Operation] = field(default_factory=list)  # the counterexample, shortest possible
-    sharing: bool = False  # whether prefixes were shared
-
-    def kinds(self) -> list[str]:
-        """Return the operations of the scope."""
-        return [kind for kind in KINDS.values() if self.sharing or kind not in SHARING]
+    trace: list[Any] = field(default_factory=list)  # the counterexample, shortest possible
+    vocabulary: list[str] = field(default_factory=list)  # what it should meet
+    refusals: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
 
     def holes(self) -> list[str]:
         """Return what a complete walk should have met and did not."""
-        never = [f"{kind} never fired" for kind in self.kinds() if not self.fired[kind]]
+        never = [f"{kind} never fired" for kind in self.vocabulary if not self.fired[kind]]
         return never + [
             f"{kind} was never refused as {reason}"
-            for kind in self.kinds()
-            for reason in REFUSALS[kind]
+            for kind, reasons in self.refusals.items()
+            for reason in reasons
             if not self.refused[kind, str(reason)]
         ]
 
 
 def explore(
-    settings: Settings,
+    settings: AnySettings,
     *,
     workers: int = 1,
     seconds: float | None = None,
@@ -77,7 +73,7 @@ def explore(
     With more than one worker the factory must be importable by name: the processes are spawned.
     """
     began = time.monotonic()
-    report = Report(settings.scope.describe(), sharing=settings.scope.sharing is not None)
+    report = Report(settings.scope.describe(), vocabulary=settings.vocabulary(), refusals=settings.refusals())
     pool: Local | Pool = Local(settings) if workers == 1 else Pool(settings, workers)
     try:
         atlas = Atlas(pool.start())
@@ -110,7 +106,7 @@ class Atlas:
 
     def __init__(self, first: Digest) -> None:
         self._seen = {first}
-        self._origin: list[tuple[int, Operation | None]] = [(0, None)]
+        self._origin: list[tuple[int, Any]] = [(0, None)]
 
     @property
     def size(self) -> int:
@@ -135,9 +131,9 @@ class Atlas:
             self._origin.append((index, operation))
         return numbers
 
-    def path(self, index: int) -> list[Operation]:
+    def path(self, index: int) -> list[Any]:
         """Return the operations that led to a state."""
-        path: list[Operation] = []
+        path: list[Any] = []
         while index:
             index, operation = self._origin[index]
             assert operation is not None

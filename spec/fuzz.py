@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .alphabet import KINDS, Execute, Operation, Release, Retire, Unpin
 from .manager import Factory
@@ -20,6 +20,7 @@ from .moves import draw_move
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
+from .scheduler_drivers import SchedulerPlan
 from .state import Config
 from .traces import Case, Finding, shrink
 from .world import World
@@ -40,6 +41,30 @@ class Plan(NamedTuple):
     streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
     sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
 
+    def vocabulary(self) -> list[str]:
+        """Return what runs may meet."""
+        return list(KINDS.values())
+
+    def words(self, operation: Operation, _decided: object = None) -> list[str]:
+        """Return what is met by an operation."""
+        return [KINDS[type(operation)]]
+
+    def draw_case(self, random: Random) -> Case:
+        """Draw what to run on."""
+        return Case(self.config or draw_config(random, self.streams_drawn()), self.factory, self.lock_step)
+
+    def draw(self, here: World, random: Random) -> Iterator[Operation]:
+        """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
+        sharing = self.shares_prefixes() and random.random() < SHARING_SHARE
+        for _ in range(self.operations):
+            yield draw_move(here.state, SEQUENCES, random, sharing=sharing)
+        while here.state.sequences or here.state.launches or here.state.pins:
+            choices: list[Operation] = [Release(name) for name in here.state.sequences]
+            choices += [Unpin(handle) for handle in here.state.pins]
+            choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
+            choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
+            yield random.choice(choices)
+
     def streams_drawn(self) -> int:
         """Return how many streams a drawn world may have."""
         return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
@@ -47,6 +72,9 @@ class Plan(NamedTuple):
     def shares_prefixes(self) -> bool:
         """Return whether token ids are told."""
         return getattr(self.factory, "shares_prefixes", False) if self.sharing is None else self.sharing
+
+
+AnyPlan = Plan | SchedulerPlan
 
 
 @dataclass
@@ -81,43 +109,29 @@ def draw_config(random: Random, streams: int) -> Config:
     return Config(random.randint(1, 8), random.randint(1, 4), streams, random.randint(1, 4))
 
 
-def run(plan: Plan, seed: int) -> Tally:
+def run(plan: Any, seed: int) -> Tally:
     """Run one seed."""
     random = Random(seed)
-    case = Case(plan.config or draw_config(random, plan.streams_drawn()), plan.factory, plan.lock_step)
-    sharing = plan.shares_prefixes() and random.random() < SHARING_SHARE
+    case = plan.draw_case(random)
     tally = Tally(runs=1)
-    trace: list[Operation] = []
+    trace: list[Any] = []
     try:
-        here = case.start()
-        for operation in _operations(here, random, plan.operations, sharing=sharing):
+        here: Any = case.start()
+        for operation in plan.draw(here, random):
             trace.append(operation)
             decided = here.step(operation)
-            kind = KINDS[type(operation)]
             if isinstance(decided, Refused):
-                tally.refused[kind, str(decided.reason)] += 1
+                tally.refused[plan.words(operation)[0], str(decided.reason)] += 1
             else:
-                tally.fired[kind] += 1
+                tally.fired.update(plan.words(operation, decided))
     except Broken as broken:
         tally.finding, tally.seed = Finding(case, tuple(trace), broken), seed
     tally.operations = len(trace)
     return tally
 
 
-def _operations(here: World, random: Random, count: int, *, sharing: bool) -> Iterator[Operation]:
-    """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
-    for _ in range(count):
-        yield draw_move(here.state, SEQUENCES, random, sharing=sharing)
-    while here.state.sequences or here.state.launches or here.state.pins:
-        choices: list[Operation] = [Release(name) for name in here.state.sequences]
-        choices += [Unpin(handle) for handle in here.state.pins]
-        choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
-        choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
-        yield random.choice(choices)
-
-
 def fuzz(
-    plan: Plan,
+    plan: AnyPlan,
     *,
     seed: int = 0,
     seconds: float = 20.0,
@@ -141,7 +155,7 @@ def fuzz(
     return total
 
 
-def _tallies(plan: Plan, seed: int, end: float, runs: int | None, workers: int) -> Iterator[Tally]:
+def _tallies(plan: AnyPlan, seed: int, end: float, runs: int | None, workers: int) -> Iterator[Tally]:
     """Yield the tally of each run, or of each batch of runs where several processes share them out."""
     last = seed + runs if runs is not None else None
     batches = _batches(seed, last)
@@ -189,7 +203,7 @@ def _batches(first: int, last: int | None) -> Iterator[range]:
 class Runner(NamedTuple):
     """Runs seeds of a plan, in whichever process."""
 
-    plan: Plan
+    plan: AnyPlan
     end: float | None  # when to stop, by the clock that all processes of a machine share
 
     def is_late(self) -> bool:

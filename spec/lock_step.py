@@ -6,7 +6,7 @@ nothing has changed. Where the spec allows a choice, the manager makes it and th
 """
 
 from collections.abc import Hashable
-from typing import Any
+from typing import Any, Protocol
 
 from . import rules
 from .alphabet import Execute, Operation, Submit, apply, describe
@@ -16,7 +16,7 @@ from .manager import Manager, Observation, ask, rows_of, twin_of
 from .operations import Outcome
 from .refusals import Broken, Refused, rule_of
 from .rule_book import edges
-from .state import Config, initial
+from .state import Block, Config, Launch, initial
 from .views import observe
 
 # Which rule is broken where the two observations differ, in the order in which they are compared.
@@ -33,6 +33,13 @@ _JUDGED_BY = {
     "in_flight": "R-LIFE-4",
     "sequences": "R-TAB-1",
 }
+
+
+class Showing(Protocol):
+    """What can be compared with the spec."""
+
+    def observe(self) -> Observation | None:
+        """Return what it shows of itself."""
 
 
 class LockStep:
@@ -63,7 +70,8 @@ class LockStep:
         """Take one operation on both sides, and compare all that can be observed afterwards."""
         self.offered = None  # lest a crash shows the answer before
         if isinstance(operation, Execute):
-            self._compare_rows(operation)
+            launch = next(launch for launch in self.state.launches if launch.id == operation.launch)
+            compare_rows(launch, rows_of(self.manager, operation.launch))
             self.offered = Outcome()
         else:
             self.offered = ask(self.manager, operation)
@@ -90,8 +98,8 @@ class LockStep:
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
-        if difference := call("observe", _difference, self.manager, observe(self.state)):
-            raise Broken(*difference)
+        if found := call("observe", difference, self.manager, observe(self.state)):
+            raise Broken(*found)
 
     def key(self, *, pairs: bool) -> Hashable:
         """Return what makes this world one with others: the spec's state, or the manager's hidden state as well."""
@@ -103,31 +111,35 @@ class LockStep:
         shown = observe(self.state)
         return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)
 
-    def _compare_rows(self, operation: Execute) -> None:
-        """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
-        rows = rows_of(self.manager, operation.launch)
-        if rows is None:
-            return
-        launch = next(launch for launch in self.state.launches if launch.id == operation.launch)
-        if len(rows) != len(launch.computations):
-            raise Broken("R-LIFE-6", f"launch {launch.id} reads {len(rows)} rows, not {len(launch.computations)}")
-        for part, row in zip(launch.computations, rows, strict=True):
-            seen = row[: len(part.row)]
-            if seen != part.row:
-                raise Broken(
-                    "R-LIFE-6", f"launch {launch.id} reads the row {seen} of sequence {part.sequence}, not {part.row}"
-                )
+
+def compare_rows(launch: Launch, rows: tuple[tuple[Block, ...], ...] | None) -> None:
+    """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
+    if rows is None:
+        return
+    if len(rows) != len(launch.computations):
+        raise Broken("R-LIFE-6", f"launch {launch.id} reads {len(rows)} rows, not {len(launch.computations)}")
+    for part, row in zip(launch.computations, rows, strict=True):
+        seen = row[: len(part.row)]
+        if seen != part.row:
+            raise Broken(
+                "R-LIFE-6", f"launch {launch.id} reads the row {seen} of sequence {part.sequence}, not {part.row}"
+            )
+
+
+def same_refusal(what: str, decided: object, offered: object) -> None:
+    """Compare two answers to one question: both are done, or both refused, with the same reason."""
+    right, given = (each.reason if isinstance(each, Refused) else None for each in (decided, offered))
+    if right is not given:
+        words = [f"refused as {reason}" if reason else "done" for reason in (given, right)]
+        refusal = right if given is None else given
+        assert refusal is not None
+        raise Broken(rule_of(refusal), f"{what} was {words[0]}, by the spec {words[1]}")
 
 
 def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outcome | Refused) -> None:
     """Compare the spec's answer with the manager's: the reason of a refusal, or what was decided."""
+    same_refusal(describe(operation), decided, offered)
     if isinstance(decided, Refused) or isinstance(offered, Refused):
-        right, given = (each.reason if isinstance(each, Refused) else None for each in (decided, offered))
-        if right is not given:
-            words = [f"refused as {reason}" if reason else "done" for reason in (given, right)]
-            refusal = right if given is None else given
-            assert refusal is not None
-            raise Broken(rule_of(refusal), f"{describe(operation)} was {words[0]}, by the spec {words[1]}")
         return
     if decided == offered:
         return
@@ -151,7 +163,7 @@ _DECIDED_BY = {
 }
 
 
-def _difference(manager: Manager, right: Observation) -> tuple[str, str] | None:
+def difference(manager: Showing, right: Observation) -> tuple[str, str] | None:
     """Return the rule that is broken where a manager shows another thing than the spec, and what differs."""
     shown = manager.observe()
     if shown is None or shown == right:

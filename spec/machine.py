@@ -41,7 +41,7 @@ from .moves import possible
 from .moves_sharing import truly
 from .operations import ready
 from .refusals import Broken, Refused
-from .traces import Case, Finding, shrink
+from .traces import Case, Finding, Startable, shrink
 
 settings.register_profile(
     "pagedkv-fuzz",
@@ -202,8 +202,9 @@ def machine(case: Case) -> type[CacheMachine]:
 
 
 def hunt(
-    case: Case,
+    case: Startable,
     *,
+    machine_of: Callable[[Any], Any] = machine,
     number: int = 0,
     examples: int = 200,
     seconds: float = math.inf,
@@ -211,12 +212,13 @@ def hunt(
 ) -> Finding | None:
     """Let Hypothesis look for a broken rule, in rounds, until so many examples are tried or time is up.
 
-    Return what it found, shrunk. One number is one hunt: nothing is kept from one to the next.
+    `machine_of` gives the state machine of the case. Return what it found, shrunk. One number is one hunt: nothing is
+    kept from one to the next.
     """
     end = time.monotonic() + seconds
     for done in range(0, examples, ROUND_EXAMPLES):
         with _nothing_left_behind():
-            finding = _round(case, f"{number} {done}", min(ROUND_EXAMPLES, examples - done))
+            finding = _round(machine_of(case), f"{number} {done}", min(ROUND_EXAMPLES, examples - done))
         if finding:
             return shrink(finding)
         progress(done + ROUND_EXAMPLES)
@@ -236,14 +238,14 @@ def _nothing_left_behind() -> Iterator[None]:
             set_hypothesis_home_dir(None)  # back to its default
 
 
-def _round(case: Case, seed_of_round: str, examples: int) -> Finding | None:
-    kind = machine(case)
+def _round(kind: Any, seed_of_round: str, examples: int) -> Finding | None:
     seeded: Any = seed(seed_of_round)(kind)
     profile = settings(settings.get_profile("pagedkv-fuzz"), max_examples=examples)
     try:
         run_state_machine_as_test(seeded, settings=profile)
     except Broken as broken:
-        return kind.finding or Finding(case, (), broken)  # it could not even be made
+        return kind.finding or Finding(kind.case, (), broken)  # it could not even be made
     except Flaky:  # it broke a rule once, and held when the same was tried again
-        return kind.finding
+        found: Finding | None = kind.finding
+        return found
     return None

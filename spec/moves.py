@@ -94,7 +94,7 @@ def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterato
             yield Submit(rows, stream)
 
 
-def possible(state: State, operation: Operation) -> bool:
+def possible(state: State, operation: object) -> bool:
     """Whether the world can do this now: a device keeps its order, tells of what it has done alone; no id is a lie."""
     if isinstance(operation, Execute):
         return any(launch.id == operation.launch and ready(state, launch) for launch in state.launches)

@@ -20,6 +20,7 @@ class Reason(StrEnum):
     NO_SPACE = "NoSpace"  # not enough blocks are free or evictable now
     BUSY = "Busy"  # planned positions at a fork; the limit of launches in flight at a launch
     UNKNOWN_LAUNCH = "UnknownLaunch"  # never issued
+    DRAINING = "Draining"  # no more requests are taken in
 
 
 class Refused(Exception):  # noqa: N818  (a refusal is an answer, not an error)

@@ -7,7 +7,7 @@ in `rules_contents`, `rules_lifetime`, `rules_tables` and `rules_sharing`; `rule
 """
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from .alphabet import Operation
 from .operations import Outcome
@@ -52,19 +52,21 @@ class Rule(NamedTuple):
 
     name: str
     sentence: str
-    predicate: Callable[[Step], Lines]
+    predicate: Callable[[Any], Lines]  # over a `Step`, or what another book has its rules look at
     on: tuple[type, ...] | None  # the operations whose steps it can fail on; None: any that changes the state
 
 
-RULES: dict[str, Rule] = {}
+Book = dict[str, Rule]
+RULES: Book = {}
+Predicate = TypeVar("Predicate", bound=Callable[[Any], Lines])
 
 
-def rule(name: str, *on: type) -> Callable[[Callable[[Step], Lines]], Callable[[Step], Lines]]:
+def rule(name: str, *on: type, book: Book = RULES) -> Callable[[Predicate], Predicate]:
     """Register a predicate under its rule's name; its docstring begins with the sentence."""
 
-    def register(predicate: Callable[[Step], Lines]) -> Callable[[Step], Lines]:
+    def register(predicate: Predicate) -> Predicate:
         sentence = (predicate.__doc__ or "").split("\n\n")[0]
-        RULES[name] = Rule(name, " ".join(sentence.split()), predicate, on or None)
+        book[name] = Rule(name, " ".join(sentence.split()), predicate, on or None)
         return predicate
 
     return register

@@ -9,19 +9,21 @@ frontier, each keeps its part.
 import hashlib
 import marshal
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from .alphabet import KINDS, Operation
+from .alphabet import KINDS, REFUSALS, SHARING, Operation
 from .manager import Factory
 from .moves import Scope, all_moves
 from .processes import Processes
-from .refusals import Broken, Refused
-from .world import World, world
+from .refusals import Broken, Reason, Refused
+from .scheduler_drivers import SchedulerSettings
+from .traces import Case
+from .world import Place, World
 
 Digest = bytes
-Candidate = tuple[Digest, int, Operation]  # key of a state, index of the state before, the operation between
-Found = tuple[int, tuple[Operation, ...], Broken]  # index of a state, the operations that broke a rule there
+Candidate = tuple[Digest, int, Any]  # key of a state, index of the state before, the operation between
+Found = tuple[int, tuple[Any, ...], Broken]  # index of a state, the operations that broke a rule there
 
 ENOUGH = 100  # states a process, before the frontier is shared out
 
@@ -34,14 +36,44 @@ class Settings(NamedTuple):
     lock_step: bool = True
     pairs: bool = False
 
+    def vocabulary(self) -> list[str]:
+        """Return what a walk to the end should meet."""
+        return [kind for kind in KINDS.values() if self.scope.sharing or kind not in SHARING]
+
+    def refusals(self) -> dict[str, tuple[Reason, ...]]:
+        """Return what each operation of the scope should be refused for."""
+        return {kind: REFUSALS[kind] for kind in self.vocabulary()}
+
+    def words(self, operation: Operation, _decided: object = None) -> list[str]:
+        """Return what is met by an operation."""
+        return [KINDS[type(operation)]]
+
+    def case(self) -> Case:
+        """Return what to run a counterexample on."""
+        return Case(self.scope.config, self.factory, self.lock_step)
+
+    def start(self) -> World:
+        """Return the world that the walk begins in."""
+        return self.case().start()
+
+    def moves(self, here: World) -> Iterator[Operation]:
+        """Yield every operation to be tried."""
+        return all_moves(here.state, self.scope)
+
+    def look_ahead(self, there: World) -> None:
+        """See nothing: what a cache is asked next is not its to say."""
+
+
+AnySettings = Settings | SchedulerSettings
+
 
 class Shard:
     """A part of the frontier: the worlds that one process found first, and what it takes to expand them."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self.frontier: list[tuple[int, World]] = []
-        self.candidates: list[tuple[Digest, int, Operation, World]] = []
+    def __init__(self, settings: AnySettings) -> None:
+        self.settings: Any = settings
+        self.frontier: list[tuple[int, Place]] = []
+        self.candidates: list[tuple[Digest, int, Any, Place]] = []
         self.seen: set[Digest] = set()
         self.edges = 0
         self.fired: Counter[str] = Counter()
@@ -49,7 +81,7 @@ class Shard:
 
     def start(self) -> Digest:
         """Take the initial world as the frontier."""
-        first = world(self.settings.scope.config, self.settings.factory, lock_step=self.settings.lock_step)
+        first = self.settings.start()
         self.frontier = [(0, first)]
         return self._digest(first)
 
@@ -58,7 +90,7 @@ class Shard:
         self.candidates = []
         for index, here in self.frontier:
             refused = []
-            for operation in all_moves(here.state, self.settings.scope):
+            for operation in self.settings.moves(here):
                 self.edges += 1
                 if refusal := here.refusal(operation):
                     refused.append((operation, refusal))
@@ -84,16 +116,17 @@ class Shard:
             self.fired.clear()
             self.refused.clear()
 
-    def _follow(self, index: int, here: World, operation: Operation) -> None:
+    def _follow(self, index: int, here: Place, operation: Any) -> None:
         there = here.clone()
         decided = there.step(operation)
         if isinstance(decided, Refused):  # a black box alone knows whether it has space; what it then hides may change
-            self.refused[KINDS[type(operation)], str(decided.reason)] += 1
+            self.refused[self.settings.words(operation)[0], str(decided.reason)] += 1
         else:
-            self.fired[KINDS[type(operation)]] += 1
+            self.fired.update(self.settings.words(operation, decided))
         digest = self._digest(there)
         if digest not in self.seen:
             self.seen.add(digest)
+            self.settings.look_ahead(there)
             self.candidates.append((digest, index, operation, there))
 
     def edges_tried(self) -> int:
@@ -104,17 +137,15 @@ class Shard:
         """Return what fired and what was refused."""
         return self.fired, self.refused
 
-    def _try_refusals(
-        self, here: World, refusals: list[tuple[Operation, Refused]]
-    ) -> tuple[tuple[Operation, ...], Broken] | None:
+    def _try_refusals(self, here: Place, refusals: list[tuple[Any, Refused]]) -> tuple[tuple[Any, ...], Broken] | None:
         """Try what is to be refused, all on one clone, and look once: a refusal changes nothing."""
-        tried: list[Operation] = []
+        tried: list[Any] = []
         try:
             there = here.clone()
             for operation, refusal in refusals:
                 tried.append(operation)
                 there.step_refused(operation, refusal)
-                self.refused[KINDS[type(operation)], str(refusal.reason)] += 1
+                self.refused[self.settings.words(operation)[0], str(refusal.reason)] += 1
             there.look()
         except Broken as broken:
             for operation in tried:  # one at a time, to know which
@@ -125,7 +156,7 @@ class Shard:
             return tuple(tried), broken  # it takes several
         return None
 
-    def _digest(self, there: World) -> Digest:
+    def _digest(self, there: Place) -> Digest:
         key: Any = there.key(pairs=self.settings.pairs)
         try:
             text = marshal.dumps(key, 2)  # nested tuples of integers are written the same each time
@@ -137,7 +168,7 @@ class Shard:
 class Local:
     """One shard, in this process."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AnySettings) -> None:
         self.shard = Shard(settings)
 
     def start(self) -> Digest:
@@ -167,7 +198,7 @@ class Local:
 class Pool:
     """A shard a process."""
 
-    def __init__(self, settings: Settings, workers: int) -> None:
+    def __init__(self, settings: AnySettings, workers: int) -> None:
         self.processes = Processes(workers, Shard, settings)
         self.shared_out = False
         self._edges = 0

@@ -8,25 +8,36 @@ which id it has now. A completion whose submission is gone goes with it; one of 
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from .alphabet import Add, Execute, Extend, Operation, Pin, Publish, Retire, Submit
+from . import scheduler_alphabet
+from .alphabet import Add, Execute, Extend, Pin, Publish, Retire, Submit
 from .manager import Factory
 from .moves import possible
-from .operations import Outcome
-from .refusals import Broken, Refused
+from .refusals import Broken
 from .state import Config, LaunchId, Tokens
-from .world import World, world
+from .world import Place, World, world
 
 
 class Told(NamedTuple):
     """One step as it is told: what was done, what came of it, how the blocks stood afterwards."""
 
-    operation: Operation
-    offered: Outcome | Refused | None  # what the manager answered; None where it gave no answer
+    operation: Any
+    offered: Any  # what the manager answered; None where it gave no answer
     free: int
     held: int
     quarantined: int
+
+
+class Startable(Protocol):
+    """What a trace can be run on."""
+
+    @property
+    def config(self) -> Config:
+        """The sizes of the cache."""
+
+    def start(self) -> Place:
+        """Return a new world."""
 
 
 class Case(NamedTuple):
@@ -44,12 +55,12 @@ class Case(NamedTuple):
 class Finding(NamedTuple):
     """A trace that ends in a broken rule."""
 
-    case: Case
-    trace: tuple[Operation, ...]
+    case: Any  # a `Case`, or one of another alphabet, whose operations are in the trace
+    trace: tuple[Any, ...]
     broken: Broken
 
 
-def tell(case: Case, trace: Iterable[Operation]) -> tuple[list[Told], Broken | None]:
+def tell(case: Startable, trace: Iterable[Any]) -> tuple[list[Told], Broken | None]:
     """Run a trace and tell each step, up to the first that breaks a rule. What is not possible now is left out."""
     told: list[Told] = []
     try:
@@ -91,14 +102,14 @@ def shrink(finding: Finding, *, tries: int = 4000, seconds: float = 20.0) -> Fin
 class Marked(NamedTuple):
     """An operation, and for a submission the launch id that it had."""
 
-    operation: Operation
+    operation: Any
     launch: LaunchId = 0  # NEVER: the completion of a launch that was never issued
 
 
 NEVER = -1
 
 
-def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
+def _mark(case: Startable, trace: tuple[Any, ...]) -> list[Marked]:
     """Mark each submission that fires with its id, by running the trace once."""
     here = case.start()
     marked = []
@@ -113,15 +124,16 @@ def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
     return marked
 
 
-def _size(trace: tuple[Operation, ...]) -> tuple[int, int]:
+def _size(trace: tuple[Any, ...]) -> tuple[int, int]:
     """Return how large a trace is: what `simplify` makes smaller must be."""
     rows = [operation.rows for operation in trace if isinstance(operation, Extend | Submit)]
     lengths = sum(operation.length for operation in trace if isinstance(operation, Add))
     counts = sum(1 + count for batch in rows for _, count in batch)
-    return len(trace), lengths + counts + sum(_told(operation) for operation in trace)
+    rest = sum(_told(operation) + scheduler_alphabet.weight(operation) for operation in trace)
+    return len(trace), lengths + counts + rest
 
 
-def _told(operation: Operation) -> int:
+def _told(operation: Any) -> int:
     """Return how much there is of token ids: their number, and what is not 0 among them or beside them."""
     match operation:
         case Add(_, tokens, salt) | Pin(_, tokens, salt):
@@ -190,7 +202,7 @@ def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
                     yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
 
 
-def _simpler(operation: Operation) -> Iterator[Operation]:
+def _simpler(operation: Any) -> Iterator[Any]:
     if isinstance(operation, Add) and operation.length > 1:
         tokens = operation.tokens
         yield operation._replace(tokens=tokens - 1 if isinstance(tokens, int) else tokens[:-1])
@@ -202,6 +214,7 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
             yield from (operation._replace(tokens=plainer) for plainer in _plainer(operation.tokens))
     if isinstance(operation, Publish):
         yield from _simpler_publications(operation)
+    yield from scheduler_alphabet.simpler(operation)
     if not isinstance(operation, Extend | Submit):
         return
     rows = operation.rows
@@ -230,7 +243,7 @@ def _plainer(tokens: Tokens) -> Iterator[Tokens]:
     return ((*tokens[:at], 0, *tokens[at + 1 :]) for at, token in enumerate(tokens) if token)
 
 
-def _run_marked(case: Case, marked: list[Marked]) -> tuple[list[Marked], Broken | None]:
+def _run_marked(case: Startable, marked: list[Marked]) -> tuple[list[Marked], Broken | None]:
     """Run marked operations; return what was run, marked anew, up to what broke a rule."""
     here = case.start()
     now: dict[LaunchId, LaunchId] = {}

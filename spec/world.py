@@ -7,12 +7,47 @@ a place again. `step` returns the outcome, or the refusal that both sides agree 
 that does not hold.
 """
 
+from collections.abc import Hashable
+from typing import Any, Protocol, Self
+
 from .black_box import BlackBox
 from .lock_step import LockStep
 from .manager import Factory, made
-from .state import Config
+from .refusals import Refused
+from .state import Config, State
 
 World = LockStep | BlackBox
+
+
+class Place(Protocol):
+    """What drivers need of a world, of whatever alphabet: of a cache here, of a scheduler in `scheduler_world`."""
+
+    offered: Any  # the last answer of the thing under test
+
+    @property
+    def state(self) -> State:
+        """The state of the cache."""
+
+    def clone(self) -> Self:
+        """Return an independent copy, to branch from."""
+
+    def refusal(self, operation: Any) -> Refused | None:
+        """Return why an operation will be refused, None if it will be done."""
+
+    def step(self, operation: Any) -> Any:
+        """Take an operation; return what was decided. Errors: `Broken`."""
+
+    def step_refused(self, operation: Any, refusal: Refused) -> None:
+        """Ask for what will be refused. Errors: `Broken`."""
+
+    def look(self) -> None:
+        """Compare all that can be observed. Errors: `Broken`."""
+
+    def key(self, *, pairs: bool) -> Hashable:
+        """Return what makes this place one with others."""
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined."""
 
 
 def world(config: Config, factory: Factory, *, lock_step: bool) -> World:

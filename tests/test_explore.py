@@ -17,6 +17,7 @@ from pagedkv.spec.explore import Report, explore
 from pagedkv.spec.fuzz import Plan
 from pagedkv.spec.fuzz import run as run_seed
 from pagedkv.spec.moves import Scope, all_moves, draw_move, possible
+from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.shards import Settings
@@ -240,13 +241,19 @@ def test_states_of_one_key_have_the_same_futures() -> None:
 # ---- what a report says ---------------------------------------------------------------------------------------------
 
 
+def nothing_met(sharing: Sharing | None) -> Report:
+    """Return the report of a walk that met nothing, in a scope that shares prefixes or does not."""
+    settings = Settings(Scope(Config(1, 1), sharing=sharing), Implementation)
+    return Report("nothing at all", vocabulary=settings.vocabulary(), refusals=settings.refusals())
+
+
 def test_holes_are_what_the_table_of_operations_has_and_the_run_had_not() -> None:
     """Seven operations; add can be refused for 4 reasons, extend 5, fork 3, launch 4, retire 1, release 1.
 
     Where prefixes are shared four more: publish can be refused for 3, pin 2, unpin 1.
     """
-    assert len(Report("nothing at all", sharing=True).holes()) == 11 + 4 + 5 + 3 + 4 + 1 + 1 + 3 + 2 + 1
-    report = Report("nothing at all")
+    assert len(nothing_met(Sharing()).holes()) == 11 + 4 + 5 + 3 + 4 + 1 + 1 + 3 + 2 + 1
+    report = nothing_met(None)
     assert len(report.holes()) == 7 + 4 + 5 + 3 + 4 + 1 + 1
     assert "execute never fired" in report.holes()
     for hole in report.holes():

@@ -17,12 +17,17 @@ import typer.main
 from pagedkv.bench.command_line import application, run
 from pagedkv.spec.alphabet import KINDS, REFUSALS
 from pagedkv.spec.rules import RULES
+from pagedkv.spec.rules_scheduling import SCHEDULING
+from pagedkv.spec.scheduler_alphabet import KINDS as SCHEDULER_KINDS
+from pagedkv.spec.scheduler_alphabet import REFUSALS as SCHEDULER_REFUSALS
 
 from checkout import ROOT, commands, fenced, modules, table, tracked
 from test_planted_faults import CONTENTS, LOCK_STEP
 from test_planted_sharing_faults import CONTENTS as SHARED_CONTENTS
 from test_planted_sharing_faults import LOCK_STEP as SHARED
+from test_scheduler_lock_step import FAULTS
 
+SPEC = "spec/README.md"
 PAGES = ("README.md", "spec/README.md", "kernels/README.md", "tests/README.md")
 
 
@@ -126,6 +131,23 @@ def test_the_table_of_rules_is_that_of_the_code() -> None:
         right.append([rule.name, rule.sentence, on, ", ".join(found[rule.name])])
     lines = "\n".join(f"| {' | '.join(cells)} |".replace("  ", " ") for cells in right)
     assert table("spec/README.md", "rule") == right, f"the rows should be\n{lines}"
+
+
+def test_the_table_of_a_schedulers_operations_is_that_of_the_code() -> None:
+    told = table(SPEC, "scheduler operation")
+    rows = {words_in_code(first)[0].partition("(")[0]: refused for first, refused, _ in told}
+    assert list(rows) == list(SCHEDULER_KINDS.values())
+    for operation, refused in rows.items():
+        assert words_in_code(refused) == [str(reason) for reason in SCHEDULER_REFUSALS[operation]], operation
+
+
+def test_the_table_of_scheduling_rules_is_that_of_the_code() -> None:
+    right = []
+    for rule in SCHEDULING.values():
+        on = ", ".join(SCHEDULER_KINDS[kind] for kind in rule.on) if rule.on else "all"
+        faults = [f"`{fault.__name__}` {found.length}" for fault, found in FAULTS.items() if found.rule == rule.name]
+        right.append([rule.name, rule.sentence, on, ", ".join(faults)])
+    assert table(SPEC, "scheduling rule") == right
 
 
 def test_the_reading_order_names_every_module() -> None:
