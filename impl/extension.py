@@ -37,6 +37,19 @@ def extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: int | Int
     return _extend(tables, pool, batch, np.broadcast_to(np.asarray(counts), batch.rows.shape), operation)
 
 
+def blocks_to_extend(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int64Array:
+    """Return for each row how many blocks it and all rows before it take if each is extended by one. O(batch).
+
+    What `extend` would take, told without taking it, for every batch that begins like this one.
+    """
+    length = tables.allocated[batch.rows]
+    _, offset = tables.paging.locate(length)
+    taking = offset == 0
+    if pool.shared_edges:
+        taking[_copying(tables, pool, batch.rows, length)] = True
+    return np.cumsum(taking)
+
+
 def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation: int) -> Extension | None:
     """Extend by one position each; None, and nothing changed, where a row must copy its tail first."""
     rows = batch.rows

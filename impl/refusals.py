@@ -36,11 +36,18 @@ class NoSpace(Refused):
 
 
 class Busy(Refused):
-    """Not while it is at work: planned positions at a fork, or the limit of launches in flight at a launch."""
+    """Not while it is at work: planned positions at a fork, the limit of launches in flight at a launch.
+
+    Of a scheduler: a launch completes while an older one is in flight, or a request that waits is to be preempted.
+    """
 
 
 class UnknownLaunch(Refused):
     """No launch with this id was ever issued."""
+
+
+class Draining(Refused):
+    """The scheduler takes no request in any more."""
 
 
 class InvalidArgument(Refused, ValueError):  # noqa: N818  (named like its siblings)

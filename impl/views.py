@@ -10,9 +10,10 @@ import numpy as np
 
 from . import arguments
 from .arguments import Integers, integer
-from .arrays import Int32Array
+from .arrays import Int32Array, Int64Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
+from .extension import blocks_to_extend
 from .inspect import Holding, fingerprint, who_holds, written
 from .invariants import check
 from .launches import LaunchLog
@@ -22,9 +23,9 @@ from .results import Counts, Csr, Launch, Lengths
 class CacheViews:
     """The views of a `BlockCache`.
 
-    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `planned_copies`,
-    `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`, `holders`, `free_order`,
-    `who_holds`. For tests: `check`, `fingerprint`.
+    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `blocks_to_extend`,
+    `planned_copies`, `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`, `holders`,
+    `free_order`, `who_holds`. For tests: `check`, `fingerprint`.
     """
 
     _tables: BlockTables
@@ -76,6 +77,10 @@ class CacheViews:
         row = self.row_of(seq)
         allocated, launched = self._tables.allocated.item(row), self._tables.launched.item(row)
         return Lengths(allocated, allocated, launched, written(self._tables, self._launches, row))
+
+    def blocks_to_extend(self, seqs: Integers) -> Int64Array:
+        """Return for each sequence how many blocks it and all before it take if each is extended by one. O(batch)."""
+        return blocks_to_extend(self._tables, self._pool, self._tables.names.resolve(arguments.names(seqs)))
 
     def planned_copies(self) -> list[tuple[int, int, int, int]]:
         """Return (sequence, source, target, extent) of each copy that is planned and not launched. O(copies)."""

@@ -1,0 +1,186 @@
+"""The scheduler: which requests run, what each step computes, and who gives way where blocks lack.
+
+An engine submits requests and then turns one handle: `schedule` plans a step and launches it, the device does it, and
+`complete` brings the tokens that it sampled. With two steps ahead the next step is planned and launched before the
+tokens of the last are known: their ids are placeholders, their number is not. `step` says what a step is made of.
+
+Requests leave by themselves when their samples are done, or by `cancel`, at any time and in any state: at once for the
+scheduler, their blocks when the launches in flight have retired. Submitted work is never called back. A result carries
+the life of the sequence that it was launched for; where that is over (preempted, cancelled, done), it is nobody's.
+
+Guarantees: every request that was accepted finishes, unless it is cancelled or pins keep its blocks; the one of the
+lowest rank is never preempted for another. A refused call has changed nothing. What is journaled is the cache's own
+operations, so a run audits like any other. One thread of control, as for the cache.
+
+Cost: a step is a dozen passes over the running sequences and one call of each kind to the cache, however many requests
+wait; `submit` is O(prompt + log waiting); `cancel` and `preempt` are O(blocks of the request). Sources: iteration-level
+scheduling, Yu et al., "Orca" (OSDI '22); preemption by recompute, Kwon et al., "PagedAttention" (SOSP '23); chunked
+prefill, Agrawal et al., "Sarathi-Serve" (OSDI '24). Considered: an object a sequence and a walk over them (what the
+systems in use do: 5 to 35 us a sequence and step); preemption by swapping (a recompute is one prefill, and no copies).
+"""
+
+from collections.abc import Iterable
+from typing import Self
+
+import numpy as np
+
+from .arguments import Integers, integer, shown
+from .arrays import IndexArray
+from .cache import BlockCache
+from .plans import NOTHING, NOTHING_CAME, Completion, Plan, Preemption
+from .refusals import BadCount, Busy, Draining, Duplicate, InvalidArgument, Unknown, UnknownLaunch
+from .requests import Limits, Live, Request, accepted, token_ids
+from .scheduler_views import SchedulerViews
+from .serving import Serving
+from .step import plan_step
+
+
+class Scheduler(SchedulerViews):
+    """Iteration-level scheduling over a cache that is the scheduler's alone.
+
+    Requests: `submit`, `cancel`, `preempt`, `drain`. Steps: `schedule`, `complete`, `fail`. Views: see
+    `SchedulerViews`. Also: `clone`.
+    """
+
+    __slots__ = ("_draining", "_newest", "_next_name")
+
+    def __init__(self, cache: BlockCache, limits: Limits) -> None:
+        super().__init__(Serving(cache, limits))
+        if cache.sequences():
+            raise InvalidArgument("the cache has sequences already: a scheduler gives them their names itself")
+        self._next_name = 0
+        self._newest = 0  # launch
+        self._draining = False
+
+    # ---- requests ---------------------------------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> range:
+        """Take a request in; it waits. Return the names that its samples' sequences will have.
+
+        Refused: `Duplicate` (its id is live), `Empty`, `BadCount` (outputs, samples, priority), `TooLong` (the whole
+        pool could not hold it), `Draining`. O(prompt + log waiting).
+        """
+        serving = self._serving
+        request_id = integer("a request's id", request.id)
+        if request_id in serving.live:
+            raise Duplicate(f"request {request_id} is live already")
+        cache = serving.cache
+        live = accepted(request, serving.limits, cache.blocks, cache.block_size, self._next_name)
+        if self._draining:
+            raise Draining(f"request {request_id} comes after drain(): nothing is taken in any more")
+        self._next_name = live.names.stop
+        serving.live[request_id] = live
+        serving.waiting.push(live)
+        return live.names
+
+    def cancel(self, request: int) -> None:
+        """Let a request go at once, whatever it does; work in flight goes on and is nobody's. Refused: `Unknown`.
+
+        O(its blocks).
+        """
+        self._serving.remove(self._find(request))
+
+    def preempt(self, request: int) -> Preemption:
+        """Let a running request give back all its blocks and wait. Refused: `Unknown`, `Busy` (it waits). O(blocks)."""
+        live = self._find(request)
+        if not live.running:
+            raise Busy(f"request {live.id} waits: only one that runs can be preempted")
+        return self._serving.preempt(live)
+
+    def drain(self) -> None:
+        """Take no request in from here on; what is there goes on."""
+        self._draining = True
+
+    # ---- steps ------------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> Plan:
+        """Plan the next step and launch it; the plan is empty where nothing can be done before a launch completes.
+
+        Refused: nothing. O(running sequences).
+        """
+        serving = self._serving
+        if len(serving.flights) >= serving.limits.steps_ahead:
+            return NOTHING
+        plan = plan_step(serving)
+        if plan.launch is not None:
+            self._newest = plan.launch.id
+        return plan
+
+    def complete(self, launch: int, sampled: Integers, stopped: Iterable[int] = ()) -> Completion:
+        """Learn what a launch sampled: a token for each that its plan announced, in the order of the rows.
+
+        `stopped` are names of sequences that need no token more. A launch completed before changes nothing. Refused:
+        `UnknownLaunch`, `Busy` (an older one is in flight), `BadCount` (of tokens). O(rows + blocks of the finished).
+        """
+        serving, running = self._serving, self._serving.running
+        if not self._is_oldest(launch):
+            return NOTHING_CAME
+        flight = serving.flights[launch]
+        tokens = token_ids("the sampled tokens", sampled)
+        ended = [integer("a sequence name", name) for name in stopped]
+        if tokens.size != flight.receivers.size:
+            raise BadCount(f"launch {launch} samples {flight.receivers.size} tokens, not {tokens.size}")
+        serving.cache.retire(launch)
+        del serving.flights[launch]
+        slots = flight.receivers
+        alive = running.life[slots] == flight.receiver_lives
+        if np.count_nonzero(alive) != slots.size:
+            slots, tokens = slots[alive], tokens[alive]
+        if flight.firsts:
+            serving.take_first_tokens(slots, flight.firsts)
+        running.tokens.append(slots, tokens)
+        left = running.left[slots] - 1
+        running.left[slots] = left
+        done = left == 0
+        if ended:
+            done |= np.isin(running.name[slots], ended)
+        return self._finish(slots[done]) if np.count_nonzero(done) else NOTHING_CAME
+
+    def fail(self, launch: int) -> tuple[Preemption, ...]:
+        """Learn that the device could not do a launch: nothing of it counts, and whoever had a row in it is preempted.
+
+        Refused: `UnknownLaunch`, `Busy` (an older one is in flight). O(rows + blocks of the preempted).
+        """
+        serving, running = self._serving, self._serving.running
+        if not self._is_oldest(launch):
+            return ()
+        flight = serving.flights.pop(launch)
+        serving.cache.retire(launch)
+        preempted = []
+        for slot, life in zip(flight.slots.tolist(), flight.lives.tolist(), strict=True):
+            if running.life.item(slot) == life:  # else it has left, perhaps a moment ago with a sibling
+                request = running.owner[slot]
+                assert request is not None, "a sequence that runs is a request's"
+                preempted.append(serving.preempt(request))
+        return tuple(preempted)
+
+    def clone(self) -> Self:
+        """Return an independent copy, on a copy of the cache."""
+        twin = object.__new__(type(self))
+        twin._serving = self._serving.clone()
+        twin._next_name, twin._newest, twin._draining = self._next_name, self._newest, self._draining
+        return twin
+
+    def _find(self, request: int) -> Live:
+        found = self._serving.live.get(integer("a request's id", request))
+        if found is None:
+            raise Unknown(f"no live request is called {shown(request)}")
+        return found
+
+    def _is_oldest(self, launch: int) -> bool:
+        """Whether a launch can complete now; False where it has done so already."""
+        integer("a launch id", launch)
+        flights = self._serving.flights
+        if launch not in flights:
+            if not 1 <= launch <= self._newest:
+                raise UnknownLaunch(f"launch {shown(launch)} was never issued; the newest is {self._newest}")
+            return False
+        oldest = next(iter(flights))
+        if launch != oldest:
+            raise Busy(f"launch {launch} completes after launch {oldest}, which is in flight")
+        return True
+
+    def _finish(self, slots: IndexArray) -> Completion:
+        """Let samples go that are done; say which requests are."""
+        finished = [self._serving.finish_sample(slot) for slot in slots.tolist()]
+        return Completion(tuple(request for request in finished if request is not None))
