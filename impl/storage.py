@@ -70,7 +70,7 @@ class Storage:
     `pagedkv.kernels.arguments.InvalidKernelArgument` for tensors that do not fit, before anything is written.
     """
 
-    __slots__ = ("_key_scale", "_value_scale", "block_size", "device", "pool", "shape")
+    __slots__ = ("_key_scale", "_value_scale", "block_size", "blocks", "device", "pool", "shape")
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Storage:
         if shape.layout not in ("NHD", "HND"):
             raise InvalidArgument(f"the layout must be NHD or HND, not {shape.layout!r}")
         self.shape = shape
-        self.block_size = block_size
+        self.blocks, self.block_size = blocks, block_size
         self.device = torch.device(device)
         self.pool = torch.zeros(pool_shape(shape, blocks, block_size), dtype=shape.dtype, device=self.device)
         self._key_scale, self._value_scale = key_scale, value_scale

@@ -27,19 +27,9 @@ from .device import Device, Fence
 from .model import Model
 from .results import Launch
 from .staging import StagingBuffer, StagingPool
+from .step_tokens import KNOWN, StepTokens
 from .storage import Storage, new_positions, slot_mapping
 from .table_mirror import TableMirror, write_cells
-
-KNOWN = -1  # in `StepTokens.sources`
-
-
-class StepTokens(NamedTuple):
-    """The tokens of a launch: what goes in, and where new ones come out."""
-
-    ids: Int64Array  # [tokens] token ids of the new positions, row by row; any number where `sources` names a place
-    sources: Int64Array  # [tokens] place among the tokens that the previous launch samples, or -1: the id is known
-    sampling: Int64Array  # [samples] which of the new positions is sampled; one may stand several times
-    ordinals: Int64Array  # [samples] 0, 1, 2 ... where one position is sampled several times
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,170 @@
+"""The loop: scheduler, cache, storage and device together, with a model that the caller brings.
+
+    loop = Loop(Scheduler(cache, limits), storage, model, open_device("cpu"))
+    loop.submit(Request(1, prompt, outputs=20))
+    loop.run()
+
+`plan` asks the scheduler for a step and hands it to the device; `collect` waits for the oldest launch in flight and
+brings what it sampled to the scheduler; `step` does one of each, so that `steps_ahead` launches are in flight. Between
+any two calls requests may be submitted, cancelled and preempted on the scheduler: what the device still does for them
+is nobody's, and their blocks, table rows and staging buffers wait until it has been done.
+
+Guarantees: nothing that the device may still touch is used again (R-LIFE-1, R-LIFE-6). A launch that the device could
+not do costs its requests a recompute and the engine nothing; where an upload fails or the device is lost, every launch
+does. Cost: outside kernels, under a millisecond a step for 2,000 sequences (`python -m pagedkv.bench.loop_speed`); the
+host never waits for the device but in `collect`. Sources: the split of planning from execution, Yu et al., "Orca"
+(OSDI '22); one step ahead, as in SGLang's overlap scheduler. Considered: the loop as a thread of its own (an engine has
+one).
+"""
+
+from collections import deque
+from time import perf_counter
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from .arguments import Integers
+from .arrays import NO_SLOTS, Int64Array
+from .device import Device, DeviceFailed
+from .model import Model
+from .plans import NOTHING_CAME, Completion, Plan, Preemption
+from .refusals import InvalidArgument
+from .requests import Request, token_ids
+from .scheduler import Scheduler
+from .step_tokens import Placeholders
+from .storage import Storage
+from .worker import Submitted, Worker
+
+
+class Collected(NamedTuple):
+    """What came of a launch."""
+
+    launch: int
+    sampled: Int64Array  # a token for each that the plan announced, none where the device failed
+    completion: Completion
+    error: DeviceFailed | None  # the device could not do it
+    preempted: tuple[Preemption, ...]  # and so these requests are computed anew
+
+
+class Step(NamedTuple):
+    """One turn of the loop."""
+
+    plan: Plan
+    collected: Collected | None
+    bytes_uploaded: int
+    host_us: float  # what the turn took without the wait for the device; on CUDA, with queueing the kernels
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything was done: an engine without new requests may sleep where nothing was."""
+        return self.plan.launch is not None or self.collected is not None
+
+
+class Loop:
+    """An engine's loop over one cache: `submit`, then `run`, or `step`, or `plan` and `collect`.
+
+    Requests are cancelled, preempted and looked at on `scheduler`. As a context manager a loop closes its device.
+
+    The scheduler is new, its cache's sizes are the storage's. A sample that is given one of `stop_tokens` is done.
+    Refused: `InvalidArgument`.
+    """
+
+    __slots__ = ("_in_flight", "_placeholders", "_stop_tokens", "_waited_us", "scheduler", "worker")
+
+    def __init__(
+        self, scheduler: Scheduler, storage: Storage, model: Model, device: Device, *, stop_tokens: Integers = ()
+    ) -> None:
+        cache = scheduler.cache
+        if (cache.blocks, cache.block_size) != (storage.blocks, storage.block_size):
+            raise InvalidArgument(
+                f"the cache has {cache.blocks} blocks of {cache.block_size} and the storage"
+                f" {storage.blocks} of {storage.block_size}: make both of one size"
+            )
+        if scheduler.requests() or cache.in_flight():
+            raise InvalidArgument("the scheduler has been at work already: a loop follows its cache from the beginning")
+        self.scheduler = scheduler
+        self.worker = Worker(storage, model, device)
+        self._placeholders = Placeholders()
+        self._stop_tokens = token_ids("stop_tokens", stop_tokens)
+        self._in_flight: deque[Submitted] = deque()
+        self._waited_us = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """How many launches the device has been given and the scheduler not been told of."""
+        return len(self._in_flight)
+
+    def submit(self, request: Request) -> range:
+        """Take in a request whose prompt is token ids. Refused: as by `Scheduler.submit`, and where it is a number."""
+        if isinstance(request.prompt, int | np.integer):
+            raise InvalidArgument(f"request {request.id} has a number for a prompt: to compute it takes token ids")
+        return self.scheduler.submit(request)
+
+    def plan(self) -> tuple[Plan, int]:
+        """Plan a step and hand its launch, if it has one, to the device; return it, and how many bytes went up."""
+        plan = self.scheduler.schedule()
+        mirror = self.worker.mirror
+        if plan.extension is not None:
+            mirror.edit(plan.extension.edits)
+        for begun in plan.begun:
+            mirror.begin_row(begun.row, begun.blocks.size)
+        if plan.launch is None:
+            return plan, 0
+        tokens = self._placeholders.tokens(self.scheduler.serving, plan)
+        submitted = self.worker.submit(plan.launch, tokens, self.scheduler.cache.table)
+        self._in_flight.append(submitted)
+        return plan, submitted.bytes_uploaded
+
+    def collect(self) -> Collected | None:
+        """Wait for the oldest launch in flight and tell the scheduler what it sampled; None where there is none."""
+        if not self._in_flight:
+            return None
+        submitted = self._in_flight.popleft()
+        launch = submitted.launch.id
+        before = perf_counter()
+        try:
+            sampled = submitted.sampled()
+        except DeviceFailed as error:
+            self._waited_us += (perf_counter() - before) * 1e6
+            collected = Collected(launch, NO_SLOTS, NOTHING_CAME, error, self.scheduler.fail(launch))
+        else:
+            self._waited_us += (perf_counter() - before) * 1e6
+            completion = self.scheduler.complete(launch, sampled, self._stopped(launch, sampled))
+            collected = Collected(launch, sampled, completion, None, ())
+        self.worker.retired(launch)
+        return collected
+
+    def step(self) -> Step:
+        """Plan a step; collect the oldest where as many are in flight as may be, or nothing could be planned."""
+        before, self._waited_us = perf_counter(), 0.0
+        plan, uploaded = self.plan()
+        full = len(self._in_flight) >= self.scheduler.limits.steps_ahead
+        collected = self.collect() if full or plan.launch is None else None
+        return Step(plan, collected, uploaded, (perf_counter() - before) * 1e6 - self._waited_us)
+
+    def run(self) -> None:
+        """Go on until nothing is left to do."""
+        while self.step().busy:
+            pass
+
+    def _stopped(self, launch: int, sampled: Int64Array) -> list[int]:
+        """Return the names of the sequences that were given a stop token."""
+        if not self._stop_tokens.size:
+            return []
+        serving = self.scheduler.serving
+        slots = serving.flights[launch].receivers[np.isin(sampled, self._stop_tokens)]
+        names: list[int] = serving.running.name[slots].tolist()
+        return names
+
+    def close(self) -> None:
+        """Wait for the device, and let go of it."""
+        self.worker.device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
