@@ -52,6 +52,14 @@ class HeldBack:
         """Allocate memory."""
         return self._inner.empty(*shape, dtype=dtype)
 
+    def host_memory(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Allocate host memory."""
+        return self._inner.host_memory(size, dtype)
+
+    def landing(self, host: Tensor) -> Tensor:
+        """Return where host memory lands."""
+        return self._inner.landing(host)
+
     def upload(self, work: Work) -> None:
         """Queue an upload at once."""
         self._inner.upload(work)

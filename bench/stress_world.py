@@ -19,7 +19,7 @@ from pagedkv.bench.stress_ledger import Ledger, Tally
 from pagedkv.bench.toy_model import Recorder, ToyModel
 from pagedkv.impl.arrays import Int32Array
 from pagedkv.impl.cache import BlockCache
-from pagedkv.impl.device import open_device
+from pagedkv.impl.device import Device
 from pagedkv.impl.loop import Loop
 from pagedkv.impl.refusals import Refused
 from pagedkv.impl.requests import Limits, Request
@@ -96,17 +96,15 @@ class World:
         return cls(seed, chance.randint(6, 40), chance.randint(1, 5), shape, limits, chance.choice((0.5, 0.9, 1.0)))
 
 
-def run_world(world: World, device: str = "cpu") -> Tally:
-    """Run a world to its end. Raises `WrongRow` where an output row is wrong."""
+def run_world(world: World, device: Device) -> Tally:
+    """Run a world to its end on a device, which is closed then. Raises `WrongRow` where an output row is wrong."""
     cache = PoisonedCache(world.blocks, world.block_size, rows=4, max_blocks_per_row=2)
-    storage = Storage(world.shape, world.blocks, world.block_size, device=device)
+    storage = Storage(world.shape, world.blocks, world.block_size, device=device.device)
     cache.poison = Poisoner(storage)
     q_heads = 2 * world.shape.kv_heads
     reference = ToyModel.make(world.shape, q_heads, VOCABULARY, LONGEST)
-    recorder = Recorder(
-        reference if device == "cpu" else ToyModel.make(world.shape, q_heads, VOCABULARY, LONGEST, device=device)
-    )
-    late = HeldBack(open_device(device), world.seed, world.share_held_back)
+    recorder = Recorder(reference.to(device.device))
+    late = HeldBack(device, world.seed, world.share_held_back)
     ledger = Ledger(reference, f"world {world.seed}")
     with Loop(Scheduler(cache, world.limits), storage, recorder, late) as loop:
         driver = _Driver(world, loop, ledger, recorder)

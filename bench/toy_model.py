@@ -30,17 +30,19 @@ class ToyModel:
     to_scores: Tensor  # [q_heads x D, vocabulary]
 
     @classmethod
-    def make(
-        cls, shape: KvShape, q_heads: int, vocabulary: int, positions: int, *, device: torch.device | str = "cpu"
-    ) -> "ToyModel":
+    def make(cls, shape: KvShape, q_heads: int, vocabulary: int, positions: int) -> "ToyModel":
         """Draw the tables; always the same for the same sizes."""
         random = torch.Generator().manual_seed(1)
         heads = q_heads + 2 * shape.kv_heads
         by_token = torch.randn(shape.layers, vocabulary, heads, shape.head_size, generator=random)
         by_position = torch.randn(shape.layers, positions, heads, shape.head_size, generator=random)
         to_scores = torch.randn(q_heads * shape.head_size, vocabulary, generator=random)
-        tables = (table.to(device, shape.dtype) for table in (by_token, by_position, to_scores))
-        return cls(shape, q_heads, *tables)
+        return cls(shape, q_heads, *(table.to(shape.dtype) for table in (by_token, by_position, to_scores)))
+
+    def to(self, device: torch.device) -> "ToyModel":
+        """Return the model on a device."""
+        tables = (table.to(device) for table in (self.by_token, self.by_position, self.to_scores))
+        return ToyModel(self.shape, self.q_heads, *tables)
 
     @property
     def vocabulary(self) -> int:

@@ -53,6 +53,12 @@ class Device(Protocol):
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Allocate memory for the two queues' own use, to be let go when all that used it has ended."""
 
+    def host_memory(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Allocate host memory that the device can be sent from, and send to, asynchronously."""
+
+    def landing(self, host: Tensor) -> Tensor:
+        """Return where host memory lands on the device: memory of the same size, or the same memory."""
+
     def upload(self, work: Work) -> None:
         """Queue an upload, behind earlier uploads and nothing else."""
 
@@ -94,6 +100,14 @@ class ThreadDevice:
     def empty(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Allocate memory."""
         return torch.empty(*shape, dtype=dtype)
+
+    def host_memory(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Allocate memory."""
+        return torch.empty(size, dtype=dtype)
+
+    def landing(self, host: Tensor) -> Tensor:
+        """Return the same memory."""
+        return host
 
     def upload(self, work: Work) -> None:
         """Queue an upload, behind earlier uploads and nothing else."""
@@ -156,6 +170,14 @@ class CudaDevice:
         """Allocate memory of the upload stream: what had it before had it there, so uploads may write it at once."""
         with torch.cuda.stream(self._uploads):
             return torch.empty(*shape, dtype=dtype, device=self.device)
+
+    def host_memory(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Allocate pinned host memory."""
+        return torch.empty(size, dtype=dtype, pin_memory=self.device.type == "cuda")
+
+    def landing(self, host: Tensor) -> Tensor:
+        """Allocate device memory of the same size."""
+        return self.empty(*host.shape, dtype=host.dtype)
 
     def upload(self, work: Work) -> None:
         """Queue an upload, behind earlier uploads and nothing else."""

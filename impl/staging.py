@@ -17,7 +17,6 @@ Considered: a tensor for each array (a dozen transfers of some 5 us, and pinned 
 from collections import deque
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,7 +25,6 @@ from .device import Device
 
 ALIGNMENT = 16  # bytes; what vectorised loads want, and at least what any dtype here needs
 SMALLEST = 1 << 16  # bytes
-_DTYPES = {np.dtype(np.int32): torch.int32, np.dtype(np.int64): torch.int64}
 
 
 class StagingBuffer:
@@ -35,12 +33,17 @@ class StagingBuffer:
     On the host: `fill`, `expect`, `received`. As work of the device's queues: `send`, `send_back`.
     """
 
-    __slots__ = ("_host", "_results", "_samples", "_target", "landed", "used")
+    __slots__ = ("_device", "_host", "_results", "_samples", "_target", "_views", "landed", "used")
 
     def __init__(self, size: int, device: Device) -> None:
-        self._host = _host_memory(size, torch.uint8, device)
-        self._target = self._host if device.device.type == "cpu" else device.empty(size, dtype=torch.uint8)
-        self._results = _host_memory(0, torch.int64, device)
+        self._device = device
+        self._host = device.host_memory(size, torch.uint8)
+        self._target = device.landing(self._host)
+        self._results = device.host_memory(0, torch.int64)
+        self._views = {
+            dtype.itemsize: (self._host.view(dtype).numpy(), self._target.view(dtype))
+            for dtype in (torch.int32, torch.int64)
+        }
         self._samples = 0
         self.landed: list[Tensor] = []  # the arrays, on the device
         self.used = 0  # bytes
@@ -52,21 +55,22 @@ class StagingBuffer:
 
     def fill(self, arrays: Sequence[Int32Array | Int64Array]) -> None:
         """Copy arrays into the buffer, which has room for them (`bytes_packed`). O(bytes)."""
-        memory = self._host.numpy()
         self.landed.clear()
         offset = 0
         for array in arrays:
-            end = offset + array.nbytes
-            memory[offset:end].view(array.dtype)[:] = array.reshape(-1)
-            self.landed.append(self._target[offset:end].view(_DTYPES[array.dtype]).view(array.shape))
-            offset = _aligned(end)
+            host, landed = self._views[array.itemsize]
+            start = offset // array.itemsize
+            host[start : start + array.size] = array.reshape(-1)
+            part = landed[start : start + array.size]
+            self.landed.append(part if array.ndim == 1 else part.view(array.shape))
+            offset += _aligned(array.nbytes)
         self.used = offset
 
     def expect(self, samples: int) -> None:
         """Make room for so many tokens to come back."""
         self._samples = samples
         if samples > self._results.numel():
-            self._results = torch.empty(2 * samples, dtype=torch.int64, pin_memory=self._host.is_pinned())
+            self._results = self._device.host_memory(2 * samples, torch.int64)
 
     def send(self) -> None:
         """Bring the arrays to the device."""
@@ -103,7 +107,7 @@ class StagingPool:
         size = sum(_aligned(array.nbytes) for array in arrays)
         buffer = self._free.pop() if self._free else None
         if buffer is None or buffer.size < size:
-            buffer = StagingBuffer(max(SMALLEST, 2 * size), self._device)
+            buffer = StagingBuffer(max(SMALLEST, _aligned(2 * size)), self._device)
         buffer.fill(arrays)
         self._taken.append((launch_id, buffer))
         return buffer
@@ -112,10 +116,6 @@ class StagingPool:
         """Take back the buffers of launches up to this one, all of which have retired. O(buffers taken back)."""
         while self._taken and self._taken[0][0] <= launch_id:
             self._free.append(self._taken.popleft()[1])
-
-
-def _host_memory(size: int, dtype: torch.dtype, device: Device) -> Tensor:
-    return torch.empty(size, dtype=dtype, pin_memory=device.device.type == "cuda")
 
 
 def _aligned(size: int) -> int:

@@ -91,6 +91,9 @@ def known_tokens(serving: Serving, slot: int) -> IndexArray:
 def _sampling(plan: Plan, ends: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return (sampling, ordinals)."""
     samples = plan.samples
+    if samples.max() <= 1:
+        sampling = (ends - 1)[samples > 0]
+        return sampling, np.zeros(sampling.size, np.int64)
     before = np.cumsum(samples) - samples
     ordinals = np.arange(samples.sum()) - np.repeat(before, samples)
     return np.repeat(ends - 1, samples), ordinals

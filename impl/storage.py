@@ -20,6 +20,7 @@ from pagedkv.kernels.plan import AttentionPlan, plan_attention
 from torch import Tensor
 
 from .arguments import integer
+from .arithmetic import Paging
 from .arrays import Int32Array, Int64Array
 from .refusals import InvalidArgument
 from .results import Launch
@@ -50,17 +51,20 @@ def bytes_needed(shape: KvShape, blocks: int, block_size: int) -> int:
 def new_positions(launch: Launch) -> Int64Array:
     """Return the positions `[tokens]` that a launch writes, row by row. O(tokens)."""
     counts = launch.lengths - launch.starts
+    if counts.max(initial=0) == 1:  # a step of decode
+        return launch.starts
     before = np.cumsum(counts) - counts
     positions: Int64Array = np.repeat(launch.starts - before, counts) + np.arange(counts.sum())
     return positions
 
 
-def slot_mapping(launch: Launch, positions: Int64Array, block_size: int) -> Int64Array:
+def slot_mapping(launch: Launch, positions: Int64Array, paging: Paging) -> Int64Array:
     """Return the slots `[tokens]` of a launch's new positions, by its rows as they are now. O(tokens)."""
-    rows = np.repeat(launch.rows, launch.lengths - launch.starts)
-    blocks = launch.table[rows, positions // block_size].astype(np.int64)
-    slots: Int64Array = blocks * block_size + positions % block_size
-    return slots
+    rows = launch.rows.astype(np.intp)
+    if positions is not launch.starts:
+        rows = np.repeat(rows, launch.lengths - launch.starts)
+    index, offset = paging.locate(positions)
+    return paging.slot(launch.table[rows, index].astype(np.int64), offset)
 
 
 class Storage:
@@ -70,7 +74,7 @@ class Storage:
     `pagedkv.kernels.arguments.InvalidKernelArgument` for tensors that do not fit, before anything is written.
     """
 
-    __slots__ = ("_key_scale", "_value_scale", "block_size", "blocks", "device", "pool", "shape")
+    __slots__ = ("_key_scale", "_value_scale", "block_size", "blocks", "device", "paging", "pool", "shape")
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class Storage:
         if shape.layout not in ("NHD", "HND"):
             raise InvalidArgument(f"the layout must be NHD or HND, not {shape.layout!r}")
         self.shape = shape
-        self.blocks, self.block_size = blocks, block_size
+        self.blocks, self.block_size, self.paging = blocks, block_size, Paging(block_size)
         self.device = torch.device(device)
         self.pool = torch.zeros(pool_shape(shape, blocks, block_size), dtype=shape.dtype, device=self.device)
         self._key_scale, self._value_scale = key_scale, value_scale
@@ -114,7 +118,7 @@ class Storage:
 
         What `extend` returned in parts, for what is launched together; for the known tokens of `add`, too.
         """
-        return self._send(slot_mapping(launch, new_positions(launch), self.block_size))
+        return self._send(slot_mapping(launch, new_positions(launch), self.paging))
 
     def append(self, layer: int, key: Tensor, value: Tensor, slots: Tensor) -> None:
         """Write K and V `[tokens, kv_heads, D]` of one layer at the slots of a launch's new positions."""

@@ -123,7 +123,7 @@ class Worker:
     ) -> list[Int32Array | Int64Array]:
         """Return the arrays of `_Arrays`, on the host."""
         positions = new_positions(launch)
-        slots = slot_mapping(launch, positions, self.storage.block_size)
+        slots = slot_mapping(launch, positions, self.storage.paging)
         copies = [ids.astype(np.int64) for ids in launch.copies[1:]]
         lists = [records.numpy() for records in (plan.small.items, plan.large.items, plan.merges)]
         return [cells, blocks, launch.rows.astype(np.int64), slots, positions, *tokens, *copies, *lists]

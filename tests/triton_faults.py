@@ -134,7 +134,7 @@ FAULTS = [
     ),
     Fault(
         "split length by the batch", "R-KRN-9", "plan",
-        "split_length(tiles[2], group, split_divisor)", "split_length(tiles[2] + len(lengths), group, split_divisor)",
+        "split_lengths[tiles[2]]", "split_length(tiles[2] + len(lengths), group, split_divisor)",
         f"{INVARIANCE}::test_batch_mates_and_order_change_nothing",
     ),
     Fault(
@@ -174,8 +174,8 @@ FAULTS = [
     ),
     Fault(
         "wrong split stride", "splits", "plan",
-        "base[merged] + inside, splits[merged], tokens[merged]], axis=1)",
-        "base[merged] + inside, splits[merged], np.ones_like(merged)], axis=1)",
+        "base[merged] + inside, splits[merged], tokens[merged])",
+        "base[merged] + inside, splits[merged], np.ones_like(merged))",
         f"{INVARIANCE}::test_batch_mates_and_order_change_nothing",
     ),
     Fault(
@@ -190,7 +190,7 @@ FAULTS = [
     ),
     Fault(
         "two splits write one scratch row", "splits", "plan",
-        "base[tile] + ordinal * tokens[tile], -1)", "base[tile] + ordinal // 2 * tokens[tile], -1)",
+        "base[tile] + ordinal * tokens_there, -1)", "base[tile] + ordinal // 2 * tokens_there, -1)",
         f"{ATTENTION}::test_sink_counts_once_over_splits",
     ),
     Fault(
