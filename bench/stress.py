@@ -28,10 +28,11 @@ SEED_MAX = 2**62
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not (options.seconds > 0 and 0 <= options.seed <= SEED_MAX):
+        parser.error("--seconds must be above 0, and --seed from 0 to 2^62")
     try:
-        if options.seconds <= 0 or not 0 <= options.seed <= SEED_MAX:
-            raise BadInput("--seconds, --seed", "a time above 0 and a seed from 0 to 2^62 are needed", "see --help")
         device = torch.device(options.device)
         require_device(device)
         file = None if options.json is None else output_file(options.json, "--json")

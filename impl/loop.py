@@ -23,9 +23,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .arguments import Integers
-from .arrays import NO_SLOTS, Int64Array
+from .arrays import NO_SLOTS, Int64Array, frozen
 from .device import Device, DeviceFailed
 from .model import Model
 from .plans import NOTHING_CAME, Completion, Plan, Preemption
@@ -36,15 +37,19 @@ from .step_tokens import Placeholders
 from .storage import Storage
 from .worker import Submitted, Worker
 
+NOBODY = frozen(np.empty(0, np.bool_))
+
 
 class Collected(NamedTuple):
-    """What came of a launch."""
+    """What came of a launch. The arrays are empty where the device could not do it."""
 
     launch: int
-    sampled: Int64Array  # a token for each that the plan announced, none where the device failed
+    sampled: Int64Array  # [samples] a token for each that the plan announced
+    names: Int64Array  # [samples] of the sequences that are given them, where they are taken
+    taken: NDArray[np.bool_]  # [samples] False where the sequence had left, or been preempted: nobody's token
     completion: Completion
-    error: DeviceFailed | None  # the device could not do it
-    preempted: tuple[Preemption, ...]  # and so these requests are computed anew
+    error: DeviceFailed | None = None
+    preempted: tuple[Preemption, ...] = ()  # by the error: they are computed anew
 
 
 class Step(NamedTuple):
@@ -58,7 +63,8 @@ class Step(NamedTuple):
     @property
     def busy(self) -> bool:
         """Whether anything was done: an engine without new requests may sleep where nothing was."""
-        return self.plan.launch is not None or self.collected is not None
+        plan = self.plan
+        return plan.launch is not None or self.collected is not None or bool(plan.preempted or plan.failed)
 
 
 class Loop:
@@ -120,18 +126,15 @@ class Loop:
         """Wait for the oldest launch in flight and tell the scheduler what it sampled; None where there is none."""
         if not self._in_flight:
             return None
-        submitted = self._in_flight.popleft()
+        submitted = self._in_flight[0]
         launch = submitted.launch.id
-        before = perf_counter()
         try:
-            sampled = submitted.sampled()
+            sampled = self._wait_for(submitted)
         except DeviceFailed as error:
-            self._waited_us += (perf_counter() - before) * 1e6
-            collected = Collected(launch, NO_SLOTS, NOTHING_CAME, error, self.scheduler.fail(launch))
+            collected = Collected(launch, NO_SLOTS, NO_SLOTS, NOBODY, NOTHING_CAME, error, self.scheduler.fail(launch))
         else:
-            self._waited_us += (perf_counter() - before) * 1e6
-            completion = self.scheduler.complete(launch, sampled, self._stopped(launch, sampled))
-            collected = Collected(launch, sampled, completion, None, ())
+            collected = self._complete(launch, sampled)
+        self._in_flight.popleft()
         self.worker.retired(launch)
         return collected
 
@@ -148,15 +151,6 @@ class Loop:
         while self.step().busy:
             pass
 
-    def _stopped(self, launch: int, sampled: Int64Array) -> list[int]:
-        """Return the names of the sequences that were given a stop token."""
-        if not self._stop_tokens.size:
-            return []
-        serving = self.scheduler.serving
-        slots = serving.flights[launch].receivers[np.isin(sampled, self._stop_tokens)]
-        names: list[int] = serving.running.name[slots].tolist()
-        return names
-
     def close(self) -> None:
         """Wait for the device, and let go of it."""
         self.worker.device.close()
@@ -168,3 +162,19 @@ class Loop:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _wait_for(self, submitted: Submitted) -> Int64Array:
+        """Return what a launch sampled, and count the wait. Raises `DeviceFailed`."""
+        before = perf_counter()
+        try:
+            return submitted.sampled()
+        finally:
+            self._waited_us += (perf_counter() - before) * 1e6
+
+    def _complete(self, launch: int, sampled: Int64Array) -> Collected:
+        """Tell the scheduler what a launch sampled, and which of the sequences need no more."""
+        running, flight = self.scheduler.serving.running, self.scheduler.serving.flights[launch]
+        names = running.name[flight.receivers]
+        taken = running.life[flight.receivers] == flight.receiver_lives
+        stopped = names[taken & np.isin(sampled, self._stop_tokens)].tolist() if self._stop_tokens.size else ()
+        return Collected(launch, sampled, names, taken, self.scheduler.complete(launch, sampled, stopped))

@@ -25,7 +25,7 @@ KNOWN = -1  # in `StepTokens.sources`
 class StepTokens(NamedTuple):
     """The tokens of a launch: what goes in, and where new ones come out."""
 
-    ids: Int64Array  # [tokens] token ids of the new positions, row by row; any number where `sources` names a place
+    ids: Int64Array  # [tokens] token ids of the new positions, row by row; some token where `sources` names a place
     sources: Int64Array  # [tokens] place among the tokens that the previous launch samples, or -1: the id is known
     sampling: Int64Array  # [samples] which of the new positions is sampled; one may stand several times
     ordinals: Int64Array  # [samples] 0, 1, 2 ... where one position is sampled several times

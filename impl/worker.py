@@ -134,9 +134,8 @@ class Worker:
         if arrays.copy_sources.numel():
             storage.copy_blocks(arrays.copy_sources, arrays.copy_targets, arrays.copy_extents)
         ids = arrays.ids
-        if previous is not None:
-            if previous.tokens is None:
-                raise RuntimeError("the launch before it failed, and it needs the tokens that one should have sampled")
+        # Where the launch before it failed, whoever waits for its tokens is preempted: what is computed is nobody's.
+        if previous is not None and previous.tokens is not None:
             ids = torch.where(arrays.sources > KNOWN, previous.tokens[arrays.sources.clamp(min=0)], ids)
         rows = table.index_select(0, arrays.rows)
         hidden = model.embed(ids, arrays.positions)

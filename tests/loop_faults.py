@@ -1,6 +1,6 @@
 """The faults of engines that run ahead of their device, planted in ours: each undoes one precaution.
 
-Each is a context manager; inside it the loop has the fault. `test_stress_loop.py` requires the stress to find every one.
+Each is a context manager, inside which the loop has the fault. `test_stress_loop.py` requires that all are found.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ def fence_ignored_at_cancel() -> AbstractContextManager[object]:
 
 def row_reused_early() -> AbstractContextManager[object]:
     """A table row is given to the next sequence while a launch in flight will read it."""
-    return mock.patch.object(BlockTables, "_reader", lambda *_: 0)
+    return mock.patch.object(BlockTables, "_reader", return_value=0)
 
 
 def staging_buffer_reused_early() -> AbstractContextManager[object]:
@@ -69,7 +69,7 @@ def copy_ahead_of_its_source() -> Iterator[None]:
 
     with (
         mock.patch.object(Worker, "submit", submit_with_early_copies),
-        mock.patch.object(Storage, "copy_blocks", lambda *_: None),
+        mock.patch.object(Storage, "copy_blocks"),
     ):
         yield
 
