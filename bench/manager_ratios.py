@@ -16,6 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from pagedkv.impl.arrays import IndexArray, Int64Array
 from pagedkv.impl.cache import BlockCache
+from pagedkv.impl.requests import Limits, Request
+from pagedkv.impl.scheduler import Scheduler
 from rich.console import Console
 from rich.table import Table
 
@@ -140,6 +142,83 @@ class Requests:
         self.cache.retire(launch.id)
 
 
+class Serve:
+    """A scheduler with so many running sequences, all decoding, and others that wait because no more may run."""
+
+    def __init__(self, sequences: int, waiting: int) -> None:
+        columns = (CONTEXT + STEPS) // BLOCK_SIZE + 2
+        cache = BlockCache(sequences * columns, BLOCK_SIZE, rows=sequences, max_blocks_per_row=columns)
+        limits = Limits(max_tokens_per_step=sequences * (CONTEXT + BLOCK_SIZE), max_running=sequences)
+        self.scheduler = Scheduler(cache, limits)
+        for request in range(sequences + waiting):
+            prompt = np.arange(request, request + CONTEXT + request % BLOCK_SIZE, dtype=np.int32)
+            self.scheduler.submit(Request(request, prompt, STEPS))
+        self.sampled = np.arange(sequences, dtype=np.int32)
+        self.schedule()
+        self.complete()
+
+    def schedule(self) -> None:
+        """Plan and launch a step."""
+        self.scheduler.schedule()
+
+    def complete(self) -> None:
+        """Complete it with a token for each."""
+        self.scheduler.complete(self.scheduler.in_flight()[0], self.sampled)
+
+
+class Release:
+    """One prompt's sequence in a cache, launched, and released while that is in flight or after it."""
+
+    def __init__(self, *, in_flight: bool) -> None:
+        self.cache = BlockCache(100_000, BLOCK_SIZE)
+        self.in_flight = in_flight
+        self.prompt = np.arange(PROMPT, dtype=np.int32)
+
+    def begin(self) -> None:
+        """Add and launch it."""
+        self.cache.add(7, self.prompt)
+        self.cache.launch((7,), PROMPT)
+        if not self.in_flight:
+            self.end()
+
+    def leave(self) -> None:
+        """Release it."""
+        self.cache.release(7)
+
+    def end(self) -> None:
+        """Retire what is in flight."""
+        for launch in self.cache.in_flight():
+            self.cache.retire(launch)
+
+
+class Cancel:
+    """The same as a request of a scheduler with so many others that wait."""
+
+    def __init__(self, waiting: int, *, in_flight: bool) -> None:
+        limits = Limits(max_tokens_per_step=PROMPT, max_running=1, policy="priority")
+        self.scheduler = Scheduler(BlockCache(100_000, BLOCK_SIZE), limits)
+        self.in_flight = in_flight
+        self.prompt = np.arange(PROMPT, dtype=np.int32)
+        for request in range(1, 1 + waiting):
+            self.scheduler.submit(Request(request, self.prompt, 1, priority=1))
+
+    def begin(self) -> None:
+        """Submit and schedule it."""
+        self.scheduler.submit(Request(0, self.prompt, 100))
+        self.scheduler.schedule()
+        if not self.in_flight:
+            self.end()
+
+    def leave(self) -> None:
+        """Cancel it."""
+        self.scheduler.cancel(0)
+
+    def end(self) -> None:
+        """Complete what is in flight."""
+        for launch in self.scheduler.in_flight():
+            self.scheduler.complete(launch, [1])
+
+
 class Line(NamedTuple):
     """One measured comparison."""
 
@@ -156,40 +235,58 @@ class Line(NamedTuple):
         return self.figure <= self.target
 
 
-def medians_us(first: Call, second: Call, turns: int, calls: int = 1) -> tuple[float, float]:
-    """Return the median microseconds a call of two calls that take turns."""
-    times: tuple[list[float], list[float]] = ([], [])
+def medians_us(*calls: Call, turns: int, repeats: int = 1) -> list[float]:
+    """Return the median microseconds of calls that take turns, each turn repeated so often at once."""
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(turns):
-        for call, seen in zip((first, second), times, strict=True):
+        for call, seen in zip(calls, times, strict=True):
             start = time.perf_counter()
-            for _ in range(calls):
+            for _ in range(repeats):
                 call()
-            seen.append((time.perf_counter() - start) / calls * 1e6)
-    return statistics.median(times[0]), statistics.median(times[1])
+            seen.append((time.perf_counter() - start) / repeats * 1e6)
+    return [statistics.median(seen) for seen in times]
 
 
 def measure() -> list[Line]:
     """Measure every case: about ten seconds."""
     lines = []
 
-    def ratio(case: str, floor: Call, manager: Call, target: float, turns: int, calls: int = 1) -> None:
-        floor_us, manager_us = medians_us(floor, manager, turns, calls)
+    def ratio(case: str, floor: Call, manager: Call, target: float, turns: int, repeats: int = 1) -> None:
+        floor_us, manager_us = medians_us(floor, manager, turns=turns, repeats=repeats)
         lines.append(Line(case, floor_us, manager_us, manager_us / floor_us, target, "x floor"))
 
     ratio("extend 2,000 by one", FloorDecode(2000).extend, Decode(2000).extend, 2, STEPS)
     ratio("extend + launch + retire, 2,000", FloorDecode(2000).extend, Decode(2000).step, 3.5, STEPS)
     ratio("the same, one leaves, one comes", FloorDecode(2000).extend, Decode(2000).changing_step, 3.5, STEPS)
     for size in (1, 16, 64, 256):
-        floor_us, manager_us = medians_us(FloorDecode(size).extend, Decode(size).extend, STEPS)
+        floor_us, manager_us = medians_us(FloorDecode(size).extend, Decode(size).extend, turns=STEPS)
         lines.append(Line(f"extend {size} by one", floor_us, manager_us, manager_us - floor_us, 40, "us above floor"))
     few, many = Decode(2000), Decode(100_000)
     for case, first, second in (("extend", few.extend, many.extend), ("step", few.step, many.step)):
-        few_us, many_us = medians_us(first, second, STEPS // 4)
+        few_us, many_us = medians_us(first, second, turns=STEPS // 4)
         lines.append(
             Line(f"{case}, 100,000 to 2,000 a sequence", few_us, many_us, many_us / few_us / 50, 1.5, "x at 2,000")
         )
     ratio("add + release 1,024 tokens", FloorRequests().add_release, Requests().add_release, 3, 400, 50)
     ratio("the same, released in flight", FloorRequests().add_release, Requests().in_flight, 12, 400, 50)
+    return lines + measure_scheduler()
+
+
+def measure_scheduler() -> list[Line]:
+    """Measure what the scheduler adds: to a step of 2,000 with 1,000 that wait, and to a release."""
+    lines = []
+    serve = Serve(2000, 1000)
+    floor_us, schedule_us, complete_us = medians_us(
+        FloorDecode(2000).extend, serve.schedule, serve.complete, turns=STEPS - 2
+    )
+    for case, found_us in (("schedule 2,000, 1,000 wait", schedule_us), ("complete 2,000 tokens", complete_us)):
+        lines.append(Line(case, floor_us, found_us, found_us / floor_us, 10, "x floor"))
+    for case, in_flight in (("cancel 1,024 tokens", False), ("the same, in flight", True)):
+        release, cancel = Release(in_flight=in_flight), Cancel(1000, in_flight=in_flight)
+        _, release_us, _, _, cancel_us, _ = medians_us(
+            release.begin, release.leave, release.end, cancel.begin, cancel.leave, cancel.end, turns=1000
+        )
+        lines.append(Line(case, release_us, cancel_us, cancel_us / release_us, 2, "x a release"))
     return lines
 
 

@@ -1,26 +1,46 @@
 """`pagedkv replay`: a request trace through a cache manager, and what it cost in blocks.
 
-The command around `replay`: options become settings, output files are tried before the work begins, and the report is
-printed and written. Which cache manager runs is `--engine`: the implementation, or the spec's own model.
+The command around two loops: options become settings, output files are tried before the work begins, and the report is
+printed and written. Which loop runs is `--policy`: under `reserve`, `replay`, whose figures are known beforehand and
+which any engine can do (`--engine`: the implementation, or the spec's own model); under a scheduler's policy,
+`replay_scheduled`.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pagedkv.bench.engines import Engine, EngineOptions
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay import replay
 from pagedkv.bench.replay_queue import BLOCKS_MAX, FinalLength, ReplaySettings
+from pagedkv.bench.replay_report import ReplayReport
+from pagedkv.bench.replay_scheduler import TrafficSettings, replay_scheduled
 from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.scheduler_options import (
+    CancelRate,
+    MaxRunning,
+    MaxTokensPerStep,
+    Policy,
+    PolicyName,
+    PrefillOnly,
+    PrefixCache,
+    Samples,
+    StepsAhead,
+    scheduler_settings,
+)
+from pagedkv.bench.scheduler_report import SchedulerReport
 from pagedkv.bench.spec_engine import open_spec_engine
 from pagedkv.bench.trace_formats import TOKENS_MAX
-from pagedkv.bench.traces import REQUESTS_MAX, read_trace
+from pagedkv.bench.traces import REQUESTS_MAX, Trace, read_trace
+from pagedkv.impl.requests import Limits
 from rich.console import Console
 
 
@@ -62,38 +82,95 @@ def replay_command(
     final_length: Annotated[
         FinalLength, typer.Option(help="What a finished request holds: with or without its last sampled token.")
     ] = FinalLength.PROMPT_OUTPUT_LESS_ONE,
+    policy: Policy = PolicyName.RESERVE,
+    prefix_cache: PrefixCache = None,
+    steps_ahead: StepsAhead = None,
+    max_tokens_per_step: MaxTokensPerStep = None,
+    max_running: MaxRunning = None,
+    samples: Samples = None,
+    cancel_rate: CancelRate = None,
+    prefill_only: PrefillOnly = None,
     journal: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write every operation there (compressed: .gz).")
     ] = None,
     json_file: JsonFile = None,
     seed: Seed = 0,
 ) -> None:
-    """Replay a request trace step by step and report waste, table entries and allocations.
+    """Replay a request trace step by step and report what it cost in blocks.
 
-    First come first served, the whole prompt at admission, then one token a step for each running sequence; a
-    request is admitted when the pool can hold its final length and that of all that run. Nothing in it is random.
+    Under the policy `reserve`: first come first served, the whole prompt at admission, then one token a step for each
+    running sequence; a request is admitted when the pool can hold its final length and that of all that run; tail
+    waste, table entries and allocations are reported. Under `fcfs` or `priority` the scheduler admits, chunks and
+    preempts; hits, evictions, preemptions and recomputed tokens are reported.
     """
     if journal is not None:
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
+    given = {
+        "prefix_cache": prefix_cache,
+        "steps_ahead": steps_ahead,
+        "max_tokens_per_step": max_tokens_per_step,
+        "max_running": max_running,
+        "samples": samples,
+        "cancel_rate": cancel_rate,
+        "prefill_only": prefill_only,
+    }
+    scheduling = scheduler_settings(policy, given, seed)
+    if scheduling is not None and engine is not EngineName.IMPL:
+        raise BadInput(f"--engine {engine.value}", "only the implementation schedules", "leave --policy out")
+    if scheduling is not None and final_length is not FinalLength.PROMPT_OUTPUT_LESS_ONE:
+        raise BadInput(
+            f"--final-length {final_length.value}", "a scheduler never writes the last token", "leave it out"
+        )
+    settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
+    command = invoked_as(context)
+    facts = {
+        "command": command,
+        "trace": str(trace),
+        "engine": engine.value,
+        "policy": policy.value,
+        "final_length": final_length.value,
+        "step_ms": step_ms,
+        "seed": seed,
+    }
+    _run(trace, requests, settings, scheduling, engine, journal, json_file, facts)
+
+
+def _run(
+    trace: Path,
+    requests: int | None,
+    settings: ReplaySettings,
+    scheduling: tuple[Limits, TrafficSettings] | None,
+    engine: EngineName,
+    journal: Path | None,
+    json_file: Path | None,
+    facts: dict[str, Any],
+) -> None:
+    """Read the trace, replay it, print the report and write it."""
     with LateProgress("requests read", requests) as progress:
         requests_read = read_trace(trace, requests, progress.reached)
-    settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
     with LateProgress("requests finished", len(requests_read)) as progress:
-        report = replay(requests_read, settings, lambda options: ENGINES[engine](options, journal), progress.reached)
-    command = invoked_as(context)
+        report = _replayed(requests_read, settings, scheduling, engine, journal, progress.reached)
+    if scheduling is not None:
+        facts |= asdict(scheduling[0]) | asdict(scheduling[1])
     console = Console()
-    console.print(report.as_table(f"{trace.name}: {requests_read.format.name} trace, engine {engine.value}"))
-    console.print(command, markup=False, highlight=False, soft_wrap=True)
+    title = f"{trace.name}: {requests_read.format.name} trace, engine {engine.value}"
+    console.print(report.as_table(title if scheduling is None else f"{title}, policy {facts['policy']}"))
+    console.print(facts["command"], markup=False, highlight=False, soft_wrap=True)
     if json_file is not None:
-        facts = {
-            "command": command,
-            "trace": str(trace),
-            "trace_format": requests_read.format.name,
-            "engine": engine.value,
-            "final_length": final_length.value,
-            "step_ms": step_ms,
-            "seed": seed,
-        }
-        write_json(json_file, facts | report.as_json())
+        write_json(json_file, facts | {"trace_format": requests_read.format.name} | report.as_json())
+
+
+def _replayed(
+    trace: Trace,
+    settings: ReplaySettings,
+    scheduling: tuple[Limits, TrafficSettings] | None,
+    engine: EngineName,
+    journal: Path | None,
+    on_finished: Callable[[int], None],
+) -> ReplayReport | SchedulerReport:
+    if scheduling is None:
+        return replay(trace, settings, lambda options: ENGINES[engine](options, journal), on_finished)
+    limits, traffic = scheduling
+    return replay_scheduled(trace, settings, limits, traffic, journal, on_finished)

@@ -76,11 +76,8 @@ def enqueue(trace: Trace, settings: ReplaySettings) -> tuple[Queue, tuple[Refusa
     )
     order = trace.by_arrival()
     order = order[~(empty | too_long)[order]]
-    _check_size(trace, blocks, min(len(order), blocks) * int(need[order].max(initial=0)))
-    if settings.step_ms is None:
-        arrival_step = np.zeros(len(order), np.int64)
-    else:
-        arrival_step = np.ceil(trace.arrival_s[order] * 1000 / settings.step_ms).astype(np.int64)
+    check_size(trace, blocks, min(len(order), blocks) * int(need[order].max(initial=0)))
+    arrival_step = arrival_steps(trace, order, settings.step_ms)
     need_before = np.concatenate((np.zeros(1, np.int64), np.cumsum(need[order])))
     return (
         Queue(order, arrival_step, trace.prompt_tokens[order], final[order], need[order], need_before),
@@ -89,7 +86,14 @@ def enqueue(trace: Trace, settings: ReplaySettings) -> tuple[Queue, tuple[Refusa
     )
 
 
-def _check_size(trace: Trace, blocks: int, table_entries: int) -> None:
+def arrival_steps(trace: Trace, order: Int64Array, step_ms: float | None) -> Int64Array:
+    """Give the step from which on each request of `order` is there; without a clock, all are from the first."""
+    if step_ms is None:
+        return np.zeros(len(order), np.int64)
+    return np.ceil(trace.arrival_s[order] * 1000 / step_ms).astype(np.int64)
+
+
+def check_size(trace: Trace, blocks: int, table_entries: int) -> None:
     """Refuse a replay for which no machine would have the memory, before any is asked for."""
     remedy = "give --blocks, a larger --block-size or fewer --requests"
     if blocks > BLOCKS_MAX:

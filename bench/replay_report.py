@@ -98,7 +98,7 @@ class ReplayReport:
         for name, value, meaning in (
             ("requests", f"{self.requests:,}", "in the trace"),
             ("finished", f"{counts.finished:,}", "ran to their final length"),
-            ("refused", f"{len(self.refusals):,}", self._refusals_in_words()),
+            ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals)),
             ("steps", f"{counts.steps:,}", "launches, one an iteration"),
             ("logical_tokens", f"{counts.logical_tokens:,}", "positions that finished requests held"),
             ("physical_slots", f"{self.physical_slots:,}", f"slots in their blocks of {self.block_size}"),
@@ -120,9 +120,11 @@ class ReplayReport:
         share = f"{self.tail_waste_percent:.3f} % of the slots"
         return f"tokens, {share}; {a_sequence:.3f} a sequence, where (B - 1) / 2 is {estimate:g}"
 
-    def _refusals_in_words(self) -> str:
-        if not self.refusals:
-            return "could never fit"
-        shown = ", ".join(f"{refusal.request} {refusal.reason}" for refusal in self.refusals[:REFUSALS_SHOWN_MAX])
-        more = len(self.refusals) - REFUSALS_SHOWN_MAX
-        return f"request {shown}" + (f" and {more:,} more (all in --json)" if more > 0 else "")
+
+def refusals_in_words(refusals: tuple[Refusal, ...]) -> str:
+    """Name the first of the requests that were refused, each with its reason."""
+    if not refusals:
+        return "could never fit"
+    shown = ", ".join(f"{refusal.request} {refusal.reason}" for refusal in refusals[:REFUSALS_SHOWN_MAX])
+    more = len(refusals) - REFUSALS_SHOWN_MAX
+    return f"request {shown}" + (f" and {more:,} more (all in --json)" if more > 0 else "")

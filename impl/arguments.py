@@ -12,7 +12,7 @@ from typing import Any, SupportsIndex, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import Int64Array
+from .arrays import Int32Array, Int64Array
 from .refusals import InvalidArgument
 
 Integers = Sequence[int] | NDArray[np.signedinteger[Any]] | NDArray[np.unsignedinteger[Any]]
@@ -34,7 +34,7 @@ def integer(what: str, value: SupportsIndex, least: int = SMALLEST, most: int = 
 def shown(value: object) -> str:
     """Return a value for an error's one line, at most 80 characters of it."""
     try:
-        return repr(value)[:80]
+        return " ".join(repr(value).split())[:80]
     except ValueError:  # Python writes no integer of more than some thousand digits
         return "a number of thousands of digits"
 
@@ -53,19 +53,32 @@ def counts(amounts: Integers | SupportsIndex, batch: int) -> int | Int64Array:
     array = _integers("the batch of counts", amounts)
     if array.size != batch:
         raise InvalidArgument(f"{batch} sequences need one count or {batch} counts, not {array.size}")
-    if batch and array.min() == array.max():
-        return int(array[0])
+    if batch and not np.count_nonzero(array != array[0]):
+        return array.item(0)
     return array
 
 
-def token_count(tokens: Integers | SupportsIndex) -> int:
-    """Return how many tokens are meant: a count, or the length of an array of token ids."""
-    if isinstance(tokens, np.ndarray | Sequence):
-        return _integers("the tokens", tokens).size
-    return integer("the token count", tokens)
+def token_ids(tokens: Integers) -> Int32Array:
+    """Return token ids as int32, one behind the other in memory; each is 0 to 2**31 - 1. O(tokens)."""
+    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1:
+        ids: Int32Array = np.ascontiguousarray(tokens, np.int32)
+        if not ids.size or ids.min() >= 0:
+            return ids
+    wide = _integers("the token ids", tokens)
+    if wide.size and not 0 <= int(wide.min()) <= int(wide.max()) < 2**31:
+        raise InvalidArgument(f"token ids must be 0 to {2**31 - 1}, and there is one of {_outside(wide)}")
+    return wide.astype(np.int32)
+
+
+def _outside(ids: Int64Array) -> int:
+    """Return an id that is out of range."""
+    return int(ids.min()) if ids.min() < 0 else int(ids.max())
 
 
 def _integers(what: str, values: Integers) -> Int64Array:
+    odd = isinstance(values, list | tuple) and bool in map(type, values)
+    if odd or np.ma.isMaskedArray(values):  # numpy would take True for 1, and what a mask hides for a value
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {shown(values)}")
     try:
         array = np.asarray(values)  # of the dtype that holds them all, so that what is no integer shows
     except (ValueError, OverflowError):  # ragged, or beyond every dtype

@@ -31,6 +31,17 @@ def frozen(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
+def cells(rows: IndexArray, first: Int64Array, counts: Int64Array) -> tuple[IndexArray, Int64Array]:
+    """Return, row by row, (row, number) for the `counts` numbers from `first` on."""
+    repeated = rows.repeat(counts)
+    return repeated, (first - before(counts)).repeat(counts) + np.arange(repeated.size)
+
+
+def before(counts: Int64Array) -> Int64Array:
+    """Return for each row the sum of the counts before it."""
+    return counts.cumsum() - counts
+
+
 NO_IDS: IndexArray = frozen(np.empty(0, np.intp))
 NO_BLOCKS: Int32Array = frozen(np.empty(0, np.int32))
 NO_SLOTS: Int64Array = frozen(np.empty(0, np.int64))

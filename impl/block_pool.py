@@ -11,9 +11,13 @@ with launches for epochs.
 A planned copy reads its source and holds nothing. A source without holder is *parked*: quarantined with no launch to
 wait for, until the copy is launched or dropped.
 
-What is counted is `co_holders`: holders besides one. A free block's one holder is the pool itself, which passes it to
-the taker and back, so that taking and giving back touch no count at all (a fifth of what a request costs); above 0 a
-block is shared, and -1 says that nobody holds it: quarantined.
+A *published* block (`prefix_index`) without holder is *idle*: kept for the next prompt that begins like its prefix, it
+is evictable (`retention`), or *fenced* while it waits as above. It counts as available once it is evictable, and is
+taken where no block is free. Both parts are made when sharing is first used.
+
+What is counted is `co_holders`: holders besides one. The one holder of a free or evictable block is the pool itself,
+which passes it to the taker and back, so that taking and giving back touch no count at all (a fifth of what a request
+costs); above 0 a block is shared, and -1 says that nobody holds it and it is not available: quarantined, or fenced.
 
 Guarantees: what is handed out is free. `held` and `quarantined` are counted apart from the stack, so that they can be
 compared with it after each operation. Memory, bytes a block: 8 stack, 4 co-holders, 4 since when, and 4 a stream for
@@ -29,15 +33,18 @@ import numpy as np
 from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array
 from .fences import LARGEST_INT32, Fences
 from .launches import LaunchLog
+from .prefix_index import PrefixIndex
+from .retention import Retention
 
-QUARANTINED = -1  # in `co_holders`: nobody holds it
+UNHELD = -1  # in `co_holders`: nobody holds it, and it is not available
 
 
 class BlockPool:
     """Blocks 1 to `blocks`, and the null block 0 that is nobody's.
 
-    Free and held: `take`, `take_to_grow`, `share`, `give_back`, `drop`. Planned copies: `plan_copies`, `launch_copies`,
-    `drop_copy`. Launches that leave: `discharge`. Views: `available`, `free_ids`, `state`, `grown_since`.
+    Free and held: `take`, `take_to_grow`, `share`, `let_go`, `drop`. Planned copies: `plan_copies`, `launch_copies`,
+    `drop_copy`. Launches that leave: `discharge`. Idle blocks: see `idle_blocks`. Views: `available`, `free_ids`,
+    `state`, `grown_since`.
     """
 
     __slots__ = (
@@ -50,8 +57,11 @@ class BlockPool:
         "fences",
         "grown_at",
         "held",
+        "idle",
+        "index",
         "launches",
         "quarantined",
+        "retention",
         "shared_edges",
         "taken",
     )
@@ -61,7 +71,10 @@ class BlockPool:
         self.launches = launches
         self.taken = 0  # blocks that are not free
         self.held = 0
-        self.quarantined = 0
+        self.quarantined = 0  # not published, nobody holds them
+        self.idle = 0  # published, nobody holds them
+        self.index: PrefixIndex | None = None
+        self.retention: Retention | None = None
         self.shared_edges = 0  # the sum of all co-holders: 0 says that nothing at all is shared
         self.copy_readers: dict[int, int] = {}  # source -> planned copies that read it
         self.co_holders = np.zeros(blocks + 1, np.int32)
@@ -73,8 +86,8 @@ class BlockPool:
 
     @property
     def available(self) -> int:
-        """How many blocks can be taken now."""
-        return self.blocks - self.taken
+        """How many blocks can be taken now: those that are free, and those that can be evicted."""
+        return self.blocks - self.taken + (0 if self.retention is None else self.retention.size)
 
     def free_ids(self) -> IndexArray:
         """Return the free blocks, next to be taken first. A view."""
@@ -82,9 +95,16 @@ class BlockPool:
         return self._stack[self.taken :]
 
     def take(self, count: int) -> IndexArray:
-        """Take `count` free blocks, for one holder each. A view that is valid until the next call. O(count)."""
+        """Take `count` available blocks, for one holder each: free ones first, then evicted ones. O(count).
+
+        A view that is valid until the next call.
+        """
         first = self.taken
-        self.taken = end = first + count
+        end = first + count
+        if end > self.blocks:
+            evicted = self._evict(end - self.blocks)
+            return np.concatenate((self.take(self.blocks - first), evicted))
+        self.taken = end
         self.held += count
         if end > self._ready:
             self._make_ready(end)
@@ -101,8 +121,39 @@ class BlockPool:
         self.co_holders[ids] += 1
         self.shared_edges += ids.size
 
+    def start_sharing(self, block_size: int) -> PrefixIndex:
+        """Make what published blocks need: an index, and an order of eviction. O(1): memory comes as it is used."""
+        index = PrefixIndex(self.blocks, block_size)
+        self.retention = Retention(index.parents)
+        self.index = index
+        return index
+
+    def let_go(self, ids: IndexArray | Int32Array, *, one_row: bool = True) -> None:
+        """Free blocks of one holder that nothing may touch; published ones are evictable from now on. O(ids).
+
+        Free ones are the next to be taken, in this order. Where `ids` isn't `one_row` in order, O(ids log ids).
+        """
+        if self.index is not None:
+            published = self.index.published[ids]
+            count = int(np.count_nonzero(published))
+            if count:
+                if one_row:  # its published blocks are the first ones, and the deepest go first
+                    idle = ids[:count][::-1].astype(np.intp)
+                    ids = ids[count:]
+                else:
+                    idle = ids[published].astype(np.intp)
+                    idle = idle[np.argsort(-self.index.depths[idle], kind="stable")]
+                    ids = ids[~published]
+                self.held -= count
+                self.idle += count
+                assert self.retention is not None
+                self.retention.append(idle)
+                if not ids.size:
+                    return
+        self.give_back(ids)
+
     def give_back(self, ids: IndexArray | Int32Array) -> None:
-        """Free blocks of one holder that nothing may touch; they are the next to be taken, in this order. O(ids)."""
+        """Free blocks of one holder that nothing may touch and nobody finds; they are the next to be taken. O(ids)."""
         end = self.taken
         self.taken = first = end - ids.size
         self.held -= ids.size
@@ -121,7 +172,7 @@ class BlockPool:
                 if touched == ids.size:
                     return NO_IDS
                 ids = ids[touched:]
-            self.give_back(ids)
+            self.let_go(ids)
             return ids
         if pending:
             for stream, fence in enumerate(fences):
@@ -155,22 +206,25 @@ class BlockPool:
         if self.copy_readers[source]:
             return NO_IDS
         del self.copy_readers[source]
-        if self.co_holders[source] != QUARANTINED:
+        if self.co_holders[source] != UNHELD:
             return NO_IDS
-        self._leave_quarantine(1)
-        return self._free_or_wait(np.array([source], np.intp))
+        ids = np.array([source], np.intp)
+        self._keep_no_more(ids)
+        return self._free_or_wait(ids)
 
     def discharge(self, ids: IndexArray) -> IndexArray:
         """Free blocks whose launch has left, as far as no other stream's keeps them; return those. O(ids x streams)."""
-        self._leave_quarantine(ids.size)
+        self._keep_no_more(ids)
         return self._free(ids) if self.launches.streams == 1 else self._free_or_wait(ids)
 
     def state(self, block: int) -> str:
-        """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
+        """Return "free", "held", "idle", "quarantined", or "reserved" for the null block. O(free blocks)."""
         if block == 0:
             return "reserved"
-        if self.co_holders[block] == QUARANTINED:
-            return "quarantined"
+        if self.co_holders[block] == UNHELD:
+            return "idle" if self.index is not None and self.index.published[block] else "quarantined"
+        if self.retention is not None and self.retention.holds(np.array([block])):
+            return "idle"
         return "free" if np.count_nonzero(self.free_ids() == block) else "held"
 
     def grown_since(self, block: int) -> int:
@@ -186,6 +240,11 @@ class BlockPool:
         twin.fences, twin.grown_at = self.fences.clone(launches), self.grown_at.copy()
         twin._stack, twin._ready = self._stack.copy(), self._ready
         twin._operation_base = self._operation_base
+        twin.idle = self.idle
+        twin.index = self.index and self.index.clone()
+        twin.retention = None
+        if self.retention is not None and twin.index is not None:
+            twin.retention = self.retention.clone(twin.index.parents)
         return twin
 
     def _make_ready(self, end: int) -> None:
@@ -198,13 +257,13 @@ class BlockPool:
     def _orphans(self, ids: IndexArray) -> IndexArray:
         """Drop one edge to each block; return those that nobody holds and no planned copy reads."""
         left = self.co_holders[ids] - np.int32(1)
-        assert not np.count_nonzero(left < QUARANTINED), "R-OWN-3: an edge was dropped that nobody held"
+        assert not np.count_nonzero(left < UNHELD), "R-OWN-3: an edge was dropped that nobody held"
         self.co_holders[ids] = left
-        orphans: IndexArray = ids[left == QUARANTINED]
+        orphans: IndexArray = ids[left == UNHELD]
         self.shared_edges -= ids.size - orphans.size
         if self.copy_readers:
             parked = np.array([block in self.copy_readers for block in orphans.tolist()], bool)
-            self._quarantine(orphans[parked])
+            self._keep(orphans[parked])
             orphans = orphans[~parked]
         return orphans
 
@@ -219,26 +278,40 @@ class BlockPool:
         return self._free(ids)
 
     def _free(self, ids: IndexArray) -> IndexArray:
-        """Free blocks that nobody holds: the pool is their holder."""
+        """Free blocks that nobody holds: the pool is their holder. Published ones are evictable."""
         self.co_holders[ids] = 0
-        self.give_back(ids)
+        self.let_go(ids, one_row=False)
         return ids
 
     def _wait_for(self, launch: int, ids: IndexArray) -> None:
-        """Quarantine blocks until a launch in flight has retired."""
-        self._quarantine(ids)
+        """Keep blocks that nobody holds until a launch in flight has retired."""
+        self._keep(ids)
         self.launches.in_flight[launch].waiting_blocks.append(ids)
 
-    def _quarantine(self, ids: IndexArray) -> None:
-        """Mark blocks as held by nobody."""
-        self.co_holders[ids] = QUARANTINED
-        self.quarantined += ids.size
+    def _keep(self, ids: IndexArray) -> None:
+        """Mark blocks as held by nobody, and not free: quarantined, or idle if they are published."""
+        self.co_holders[ids] = UNHELD
         self.held -= ids.size
+        idle = 0 if self.index is None else int(np.count_nonzero(self.index.published[ids]))
+        self.idle += idle
+        self.quarantined += ids.size - idle
 
-    def _leave_quarantine(self, count: int) -> None:
-        """Count blocks as held for as long as it takes to look at their fences."""
-        self.quarantined -= count
+    def _keep_no_more(self, ids: IndexArray) -> None:
+        """Count such blocks as held for as long as it takes to look at their fences."""
+        self.held += ids.size
+        idle = 0 if self.index is None else int(np.count_nonzero(self.index.published[ids]))
+        self.idle -= idle
+        self.quarantined -= ids.size - idle
+
+    def _evict(self, count: int) -> IndexArray:
+        """Take idle blocks out of the index, for one holder each."""
+        assert self.index is not None
+        assert self.retention is not None
+        ids = self.retention.pop(count)
+        self.index.remove(ids)
+        self.idle -= count
         self.held += count
+        return ids
 
     def _relative_operation(self, operation: int) -> int:
         """Return an operation's number relative to a base, which moves up by half the range where it would not fit."""

@@ -21,6 +21,7 @@ import numpy as np
 
 from .arithmetic import Paging, blocks_needed
 from .arrays import Int32Array, grown
+from .knowledge import Knowledge
 from .launches import LaunchLog
 from .names import NOBODY, Names
 
@@ -55,6 +56,7 @@ class BlockTables:
         "copying",
         "fences",
         "free_rows",
+        "knowledge",
         "launched",
         "names",
         "paging",
@@ -77,6 +79,7 @@ class BlockTables:
         self.copying = np.zeros(rows, bool)  # whether a copy is planned
         self.copies: dict[int, PlannedCopy] = {}  # row -> its planned copy; there is never more than one
         self.ancestors: dict[int, tuple[Ancestor, ...]] = {}  # row -> those with launches in flight at the fork
+        self.knowledge: Knowledge | None = None  # of the rows' tokens, once prefixes are shared
         self.free_rows = list(range(rows - 1, NOBODY, -1))  # cleared; the last is the next to be used
 
     def begin(self, name: int, epoch: int, positions: int, blocks: Int32Array) -> int:
@@ -104,21 +107,22 @@ class BlockTables:
         row = self._begin_like(old, name, int(self.names.epoch_of[old]), launches)
         if old in self.ancestors:
             self.ancestors[row] = self.ancestors.pop(old)
+        if self.knowledge is not None:
+            self.knowledge.end(old)
+        if old in self.copies:
+            self.copies[row] = self.copies.pop(old)
+            self.copying[row], self.copying[old] = True, False
         self.retire_row(old, launches)
         return row
 
     def end(self, name: int, row: int, launches: LaunchLog) -> None:
         """Take a sequence's row away; it is used again when no launch reads it any more. O(blocks)."""
-        self.names.unbind(name, row)
-        if self.ancestors:
-            self.ancestors.pop(row, None)
+        self._unbind(name, row)
         self.retire_row(row, launches)
 
     def end_at_once(self, name: int, row: int) -> Int32Array:
         """Take a sequence's row away where no launch is in flight; return the blocks it had. O(blocks)."""
-        self.names.unbind(name, row)
-        if self.ancestors:
-            self.ancestors.pop(row, None)
+        self._unbind(name, row)
         entries = self.blocks(row)
         blocks = entries.copy()
         entries.fill(0)
@@ -143,6 +147,11 @@ class BlockTables:
         """Return a row's blocks. A view."""
         return self.table[row, : blocks_needed(self.allocated.item(row), self.paging.block_size)]
 
+    def start_sharing(self, weights: int) -> Knowledge:
+        """Note from now on what is known of tokens; rows so far have been told none, under this weights epoch."""
+        self.knowledge = Knowledge(self.allocated.size, weights)
+        return self.knowledge
+
     def make_room(self, blocks: int, rows: int = 0) -> None:
         """Make room for rows of so many blocks, and for so many rows more: by doubling, before anything else changes.
 
@@ -157,6 +166,8 @@ class BlockTables:
             fields = ("table", "allocated", "launched", "tail", "born_after", "copying")
             arrays = {field: grown(getattr(self, field), larger) for field in fields}
             arrays["fences"] = grown(self.fences, larger, axis=1)
+            if self.knowledge is not None:
+                self.knowledge.grow(larger)  # first: it may be larger than the rest, should memory end here
             self.names.grow(larger)
             for field, array in arrays.items():
                 setattr(self, field, array)
@@ -171,6 +182,7 @@ class BlockTables:
         twin.fences, twin.born_after = self.fences.copy(), self.born_after.copy()
         twin.copying, twin.copies = self.copying.copy(), self.copies.copy()
         twin.ancestors, twin.free_rows = self.ancestors.copy(), self.free_rows.copy()
+        twin.knowledge = self.knowledge and self.knowledge.clone()
         return twin
 
     def _begin_like(self, row: int, name: int, epoch: int, launches: LaunchLog) -> int:
@@ -179,7 +191,17 @@ class BlockTables:
         self.launched[twin] = self.launched[row]
         self.fences[:, twin] = self.fences[:, row]
         self.born_after[twin] = launches.issued
+        if self.knowledge is not None:
+            self.knowledge.inherit(row, twin)
         return twin
+
+    def _unbind(self, name: int, row: int) -> None:
+        """Take a row from a sequence that ends."""
+        self.names.unbind(name, row)
+        if self.ancestors:
+            self.ancestors.pop(row, None)
+        if self.knowledge is not None:
+            self.knowledge.end(row)
 
     def _reader(self, row: int, launches: LaunchLog) -> int:
         """Return the newest launch of the first stream that may still read a row, 0 if none may."""

@@ -17,6 +17,7 @@ batch wide, as in SGLang's pools. Considered: an object a block (a free list of 
 """
 
 import os
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, SupportsIndex
 
@@ -25,25 +26,24 @@ import numpy as np
 from . import arguments
 from .arguments import Integers, integer, shown
 from .arithmetic import Paging, blocks_needed
-from .arrays import NO_BLOCKS, NO_SLOTS, Int32Array
+from .arrays import NO_BLOCKS, NO_IDS, NO_SLOTS, Int32Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import extend
 from .invariants import CorruptState
 from .journal import JournalWriter
 from .launches import LaunchLog
+from .prefix_sharing import LOST, PrefixSharing
 from .refusals import Busy, Duplicate, Empty, InvalidArgument, NoSpace, TooLong
 from .results import NO_COPIES, NO_EDITS, Added, Extension, Forked, Launch
 from .submission import submit
-from .views import CacheViews
 
 MOST_BLOCKS = 2**31 - 2  # ids are int32
 MOST_ROWS = 2**24
 MOST_SLOTS = 2**61  # positions and slots are int64, and sums of two stay so
-LOST = "R-OWN-5: held and quarantined blocks are not those that are off the free stack"
 
 
-class BlockCache(CacheViews):
+class BlockCache(PrefixSharing):
     """Blocks, rows and launches of one paged KV cache.
 
     `blocks` are usable blocks of `block_size` positions, ids 1 to `blocks` (the null block 0 is extra). `streams` are
@@ -55,7 +55,7 @@ class BlockCache(CacheViews):
     `close`; as a context manager a cache closes its journal, or abandons it where an exception ends the context.
     """
 
-    __slots__ = ("_journal", "_operations")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class BlockCache(CacheViews):
         *,
         streams: int = 1,
         launches_in_flight: int = 64,
+        prefix_cache: bool = True,
         journal: JournalWriter | str | os.PathLike[str] | None = None,
         rows: int = 64,
         max_blocks_per_row: int = 64,
@@ -82,6 +83,8 @@ class BlockCache(CacheViews):
                 f"no memory for {blocks} blocks and a table of {rows} rows of {columns}: ask for fewer"
             ) from None
         self._operations = 0
+        self._prefix_cache = prefix_cache
+        self._sharing = None
         if journal is not None and not isinstance(journal, JournalWriter):
             journal = JournalWriter(
                 journal, blocks=blocks, block_size=block_size, streams=streams, launches=launches_in_flight
@@ -97,9 +100,10 @@ class BlockCache(CacheViews):
         O(blocks taken).
         """
         name = seq if type(seq) is int and -(2**63) <= seq < 2**63 else integer("a sequence name", seq)
-        count = tokens if type(tokens) is int else arguments.token_count(tokens)
-        if salt != 0:
-            integer("a salt", salt)
+        salt = 0 if salt == 0 else integer("a salt", salt)
+        if isinstance(tokens, np.ndarray | Sequence):
+            return self._add_known(name, arguments.token_ids(tokens), salt)
+        count = tokens if type(tokens) is int else integer("the token count", tokens)
         tables, pool = self._tables, self._pool
         if name in tables.names.row_of:
             raise Duplicate(f"sequence {name} is live already")
@@ -108,16 +112,18 @@ class BlockCache(CacheViews):
         need = blocks_needed(count, self.block_size)
         if need > self.blocks:
             raise TooLong(f"sequence {name} needs {shown(need)} blocks and the whole pool has {self.blocks}")
-        if need > self.blocks - pool.taken:
+        if need > self.blocks - pool.taken and need > pool.available:
             raise NoSpace(f"sequence {name} needs {need} blocks and {pool.available} are available")
         if need > tables.columns or not tables.free_rows:
             tables.make_room(need, 1)
         self._operations += 1
         blocks = pool.take(need).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks)
+        if salt != 0 or self._sharing is not None:
+            self._begin_unknown(row, salt)
         if self._journal is not None:
-            self._journal.add(name, count, blocks.tolist())
-        if pool.held + pool.quarantined != pool.taken:
+            self._journal.add(name, count, blocks.tolist(), salt=salt)
+        if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return Added(row, blocks)
 
@@ -141,7 +147,7 @@ class BlockCache(CacheViews):
         pool.share(blocks.astype(np.intp))
         if self._journal is not None:
             self._journal.fork(parent, child)
-        if pool.held + pool.quarantined != pool.taken:
+        if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return Forked(twin, blocks)
 
@@ -157,13 +163,13 @@ class BlockCache(CacheViews):
         self._operations += 1
         if not (self._launches.in_flight or pool.shared_edges or pool.copy_readers):
             freed = tables.end_at_once(name, row)
-            pool.give_back(freed)
+            pool.let_go(freed)
         else:
             freed = self._drop(row)
             tables.end(name, row, self._launches)
         if self._journal is not None:
             self._journal.release(name, freed.tolist())
-        if pool.held + pool.quarantined != pool.taken:
+        if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return freed
 
@@ -186,7 +192,7 @@ class BlockCache(CacheViews):
         if self._journal is not None:
             copies = list(zip(*(column.tolist() for column in extension.copies), strict=True))
             self._journal.extend(batch.names, amounts, extension.blocks.tolist(), copies)
-        if pool.held + pool.quarantined != pool.taken:
+        if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return extension
 
@@ -206,7 +212,7 @@ class BlockCache(CacheViews):
         self._operations += 1
         if self._journal is not None:
             self._journal.launch(launch.id, batch.names, amounts, stream, launch.after)
-        if pool.held + pool.quarantined != pool.taken:
+        if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return launch
 
@@ -230,7 +236,7 @@ class BlockCache(CacheViews):
                 self._tables.retire_row(row, self._launches)
         if self._journal is not None:
             self._journal.retire(launch_id, freed.tolist())
-        if pool.held + pool.quarantined != pool.taken:
+        if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return freed
 
@@ -241,16 +247,21 @@ class BlockCache(CacheViews):
         twin = object.__new__(type(self))
         tables = self._tables.clone()
         launches = self._launches.clone(self._tables.table, tables.table)
-        CacheViews.__init__(twin, tables, self._pool.clone(launches))
+        PrefixSharing.__init__(twin, tables, self._pool.clone(launches))
+        twin._prefix_cache = self._prefix_cache
+        twin._sharing = self._sharing and self._sharing.clone(twin._pool, tables)
         twin._operations = self._operations
         twin._journal = None
         return twin
 
     def close(self) -> None:
-        """Complete the journal, if one is written. A second call does nothing."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        """Complete the journal, if one is written. A second call does nothing.
+
+        Errors: `OSError` where a part of it could not be written; no file is left then.
+        """
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
 
     def __enter__(self) -> Self:
         return self
@@ -271,7 +282,8 @@ class BlockCache(CacheViews):
         if copy is not None:  # its target is the last block that launches could have touched, and none has
             tables.copying[row] = False
             touched -= 1
+        source = NO_IDS if copy is None else pool.drop_copy(copy.source)  # before its parent, if it is published
         freed = pool.drop(tables.blocks(row).astype(np.intp), touched, tables.fences[:, row].tolist())
-        if copy is not None:
-            freed = np.concatenate((freed, pool.drop_copy(copy.source)))
+        if source.size:
+            freed = np.concatenate((freed, source))
         return freed.astype(np.int32) if freed.size else NO_BLOCKS

@@ -41,14 +41,16 @@ class JournalWriter:
     """Writes a journal. `close` completes it, `abandon` removes it; as a context manager it does the one or the other.
 
     It does not check what it is told, so drivers without a `BlockCache` can use it, too. Batches may be lists or int64
-    arrays. Errors: `InvalidArgument` where the file can't be opened; `OSError` where a write fails, which abandons the
-    journal: later lines go nowhere.
+    arrays. Errors: `InvalidArgument` where the file can't be opened. Where a write fails, the journal is abandoned and
+    `close` says so with the `OSError`, which is in `failure` from then on; the operation that wrote goes on, since it
+    has been done, and an engine needs what it returns.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, blocks: int, block_size: int, streams: int = 1, launches: int = 64
     ) -> None:
         self.lines = 0
+        self.failure: OSError | None = None
         try:
             self.path = Path(path).resolve()  # a link is followed, lest it is replaced
             if self.path.exists() and not self.path.is_file():
@@ -72,9 +74,49 @@ class JournalWriter:
         header |= {"streams": streams, "discipline": "fence", "launches": launches}
         self._line(json.dumps(header, separators=(",", ":")))
 
-    def add(self, seq: int, count: int, blocks: list[int]) -> None:
-        """Write that a sequence of `count` tokens took `blocks`."""
-        self._line(f'{{"op":"add","seq":{seq},"n":{count}{_field("out", blocks)}}}')
+    def add(
+        self,
+        seq: int,
+        count: int,
+        blocks: list[int],
+        *,
+        tokens: Sequence[int] = (),
+        salt: int = 0,
+        hits: Sequence[int] = (),
+    ) -> None:
+        """Write that a sequence of `count` tokens took `blocks`, behind those it hit by its ids."""
+        ids = _field("tokens", [*tokens]) + _number("salt", salt) + _field("hits", [*hits])
+        self._line(f'{{"op":"add","seq":{seq},"n":{count}{ids}{_field("out", blocks)}}}')
+
+    def publish(
+        self,
+        seqs: Sequence[int] | Int64Array,
+        tokens: list[list[int]],
+        retention: int,
+        blocks: list[int],
+        merges: Sequence[tuple[int, int, int, int]],
+        freed: list[int],
+    ) -> None:
+        """Write what each sequence was told, which blocks were published, merged (sequence, index, old, new), freed."""
+        batch = self._batch("seqs", seqs, 1)
+        told = f',"tokens":{_text(tokens)}{_number("retention", retention)}{_field("published", blocks)}'
+        self._line(
+            f'{{"op":"publish"{batch}{told}{_field("merged", [[*merge] for merge in merges])}{_field("freed", freed)}}}'
+        )
+
+    def pin(self, handle: int, tokens: list[int], salt: int, hits: list[int]) -> None:
+        """Write that the published blocks of a prefix were pinned."""
+        self._line(
+            f'{{"op":"pin","pin":{handle}{_field("tokens", tokens)}{_number("salt", salt)}{_field("hits", hits)}}}'
+        )
+
+    def unpin(self, handle: int, freed: list[int]) -> None:
+        """Write that a pin was let go, and which blocks can be evicted now."""
+        self._line(f'{{"op":"unpin","pin":{handle}{_field("freed", freed)}}}')
+
+    def clear(self, freed: list[int]) -> None:
+        """Write that the weights changed: nothing is published any more, and these blocks are free."""
+        self._line(f'{{"op":"clear"{_field("freed", freed)}}}')
 
     def extend(
         self,
@@ -114,7 +156,12 @@ class JournalWriter:
         self._line(f'{{"op":"release","seq":{seq}{_field("freed", freed)}}}')
 
     def close(self) -> None:
-        """Write the closing line and give the file its name. A second call does nothing."""
+        """Write the closing line and give the file its name. A second call does nothing.
+
+        Errors: `OSError` where this write or an earlier one failed; no file is left then.
+        """
+        if self.failure is not None:
+            raise self.failure
         if self._raw.closed:
             return
         try:
@@ -122,12 +169,15 @@ class JournalWriter:
             self._flush()
             self._line(f'{{"op":"end","lines":{lines},"digest":"{self._digest.hexdigest()}"}}')
             self._flush()
-            self._file.close()
-            self._raw.close()
-            self._temporary.replace(self.path)
+            if self.failure is None:
+                self._file.close()
+                self._raw.close()
+                self._temporary.replace(self.path)
         except BaseException:
             self.abandon()
             raise
+        if self.failure is not None:
+            raise self.failure
 
     def abandon(self) -> None:
         """Stop writing and leave nothing behind."""
@@ -164,9 +214,9 @@ class JournalWriter:
         self._digest.update(text)
         try:
             self._file.write(text)
-        except OSError:
+        except OSError as error:
+            self.failure = error
             self.abandon()
-            raise
 
     def _batch(self, key: str, seqs: Sequence[int] | Int64Array, counts: int | Sequence[int] | Int64Array) -> str:
         """Return the fields of a batch: names, and counts unless all are 1."""
@@ -185,6 +235,11 @@ def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def _number(key: str, value: int) -> str:
+    """Return a field of JSON, left out where it is 0."""
+    return f',"{key}":{value}' if value else ""
 
 
 def _field(key: str, values: list[int] | list[list[int]]) -> str:

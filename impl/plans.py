@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arrays import IndexArray, Int64Array, frozen
-from .results import Added, Extension, Forked, Launch
+from .results import Added, Extension, Forked, Launch, Publication
 
 
 class Admission(NamedTuple):
@@ -51,9 +51,10 @@ class Plan(NamedTuple):
 
 
 class Completion(NamedTuple):
-    """What came of a launch."""
+    """What came of a launch. A mirror of the block table takes the publication's edits."""
 
     finished: tuple[int, ...]  # requests all samples of which are done, and which have left
+    publication: Publication | None  # what became hittable by it, None where nobody shares
 
 
 class Flight(NamedTuple):
@@ -71,4 +72,4 @@ class Flight(NamedTuple):
 
 NO_COUNTS: Int64Array = frozen(np.empty(0, np.int64))
 NOTHING = Plan(None, NO_COUNTS, NO_COUNTS, None, ())
-NOTHING_CAME = Completion(())
+NOTHING_CAME = Completion((), None)

@@ -11,6 +11,7 @@ counted as if they shared nothing.
 submission. Nothing changes it, so a preempted request comes back before whoever came after it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -25,7 +26,6 @@ from .refusals import BadCount, Empty, InvalidArgument, TooLong
 Policy = Literal["fcfs", "priority"]
 
 LOWEST_PRIORITY = 255
-LARGEST_TOKEN = 2**31 - 1
 LARGEST_LIMIT = 2**53  # whatever is added to it fits into 64 bits
 _RANKS_A_PRIORITY = 2**54  # 256 of them fit into 63 bits
 
@@ -79,7 +79,7 @@ class Live:
 
     id: int
     rank: int  # lower is served first; no two are equal
-    prompt: Int32Array | None  # None where only its length is known
+    prompt: Int32Array | None  # None where only its length is known, or nothing is shared
     prompt_tokens: int
     outputs: int
     salt: int
@@ -87,6 +87,8 @@ class Live:
     slots: list[int] = field(default_factory=list)  # of its samples that are not done; none before its first admission
     running: bool = False
     fresh: bool = True  # no token is sampled: one sequence is enough until its prompt is launched
+    need: int = 0  # blocks that it lacked when that was last looked at
+    need_seen: int = 0  # how many blocks had been published by then
 
     @property
     def sequences(self) -> int:
@@ -96,7 +98,7 @@ class Live:
     def clone(self) -> "Live":
         """Return an independent copy."""
         shared = self.id, self.rank, self.prompt, self.prompt_tokens, self.outputs, self.salt, self.names
-        return Live(*shared, self.slots.copy(), self.running, self.fresh)
+        return Live(*shared, self.slots.copy(), self.running, self.fresh, self.need, self.need_seen)
 
 
 def accepted(request: Request, limits: Limits, blocks: int, block_size: int, names_from: int) -> Live:
@@ -107,7 +109,7 @@ def accepted(request: Request, limits: Limits, blocks: int, block_size: int, nam
     outputs, samples = integer("outputs", request.outputs), integer("samples", request.samples)
     priority, salt = integer("a priority", request.priority), integer("a salt", request.salt)
     prompt = request.prompt
-    ids = None if isinstance(prompt, int | np.integer) else token_ids("the prompt", prompt)
+    ids = arguments.token_ids(prompt) if isinstance(prompt, np.ndarray | Sequence) else None
     length = integer("the number of prompt tokens", cast("int", prompt)) if ids is None else ids.size
     if length < 1:
         raise Empty(f"request {request.id} must have a prompt of at least 1 token, not {shown(length)}")
@@ -122,19 +124,5 @@ def accepted(request: Request, limits: Limits, blocks: int, block_size: int, nam
         raise TooLong(f"request {request.id} may need {shown(need)} blocks and the whole pool has {blocks}")
     names = range(names_from, names_from + samples)
     rank = names_from + (priority * _RANKS_A_PRIORITY if limits.policy == "priority" else 0)
-    return Live(request.id, rank, ids, length, outputs, salt, names)
-
-
-def token_ids(what: str, values: Integers) -> Int32Array:
-    """Return token ids as an int32 array of its own, or refuse what are none. O(tokens)."""
-    try:
-        array = np.asarray(values)
-    except (ValueError, OverflowError):  # ragged, or beyond every dtype
-        array = np.empty((0, 0))
-    if array.shape == (0,):
-        return np.empty(0, np.int32)
-    if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() > LARGEST_TOKEN:
-        raise InvalidArgument(
-            f"{what} must be one list of token ids, 0 to {LARGEST_TOKEN}, not {arguments.shown(values)}"
-        )
-    return frozen(array.astype(np.int32))
+    kept = frozen(ids.copy()) if ids is not None and limits.prefix_cache else None  # nobody else needs them
+    return Live(request.id, rank, kept, length, outputs, salt, names)

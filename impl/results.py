@@ -16,7 +16,8 @@ class Added(NamedTuple):
     """A sequence has begun. A mirror of the table on a device writes `blocks` to the row, and null behind them."""
 
     row: int  # index into the cache's table
-    blocks: Int32Array  # [ceil(tokens / B)] the blocks taken, in row order
+    blocks: Int32Array  # [ceil(tokens / B)] the whole row: first the hits, then the blocks taken
+    hits: int = 0  # leading blocks that were found written; the first position to compute is hits * B
 
 
 class Forked(NamedTuple):
@@ -69,10 +70,28 @@ class Launch(NamedTuple):
     )
 
 
-class Lengths(NamedTuple):
-    """The four lengths of a sequence in positions, never mixed up: written <= launched <= allocated <= known."""
+class Merges(NamedTuple):
+    """Rows that name another block now, with the same contents: entry `indices[i]` of sequence `seqs[i]`."""
 
-    known: int  # given to the cache; room is planned for known positions alone, so it equals `allocated` so far
+    seqs: Int64Array
+    indices: Int32Array  # logical block
+    old: Int32Array
+    new: Int32Array
+
+
+class Publication(NamedTuple):
+    """What `publish` did. Arrays in batch order, a row's blocks from the first."""
+
+    blocks: Int32Array  # published now
+    merges: Merges
+    edits: Edits  # of the table; a row that had to move is there in full, under its new index, with null behind it
+    freed: Int32Array  # blocks that merges let go and that are free now
+
+
+class Lengths(NamedTuple):
+    """The four lengths of a sequence in positions: written <= launched <= allocated, and known <= allocated."""
+
+    known: int  # leading positions whose token ids the cache was told
     allocated: int  # the row has room for
     launched: int  # some launch has written or will write
     written: int  # retired launches have written
@@ -87,17 +106,20 @@ class Csr(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Blocks by state; free + held + quarantined = blocks."""
+    """Blocks by state; free + held + quarantined + idle = blocks."""
 
     free: int
     held: int
     quarantined: int
+    idle: int  # published and held by nobody; evictable, or fenced by a launch in flight
     blocks: int
 
 
 NO_NAMES: Int64Array = frozen(np.empty(0, np.int64))
 NO_COPIES = Copies(NO_NAMES, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
 NO_EDITS = Edits(NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
+NO_MERGES = Merges(NO_NAMES, NO_BLOCKS, NO_BLOCKS, NO_BLOCKS)
+NO_PUBLICATION = Publication(NO_BLOCKS, NO_MERGES, NO_EDITS, NO_BLOCKS)
 
 
 def copies_of(copies: list[tuple[int, int, int, int]]) -> Copies:

@@ -44,6 +44,8 @@ class Running:
         "owner",
         "rank",
         "sequences",
+        "sharers",
+        "shares",
         "tokens",
         "unfinished",
     )
@@ -59,6 +61,8 @@ class Running:
         self.behind = np.zeros(SLOTS_AT_FIRST, np.int64)
         self.left = np.zeros(SLOTS_AT_FIRST, np.int64)
         self.more = np.zeros(SLOTS_AT_FIRST, np.int64)
+        self.shares = np.zeros(SLOTS_AT_FIRST, bool)  # whether its prefix is shared: its token ids are known
+        self.sharers = 0  # slots that do
         self.tokens = SampledTokens(SLOTS_AT_FIRST)
         self._free = list(range(SLOTS_AT_FIRST - 1, -1, -1))
         self._leaving: list[int] = []  # done, and perhaps still in `order`
@@ -75,12 +79,15 @@ class Running:
             self.name[slot] = name
             self.rank[slot] = request.rank
             self.left[slot] = self.more[slot] = request.outputs
+            self.shares[slot] = request.prompt is not None
             self.tokens.open(slot, request.outputs)
             request.slots.append(slot)
+        self.sharers += len(request.names) if request.prompt is not None else 0
 
     def close(self, slot: int) -> None:
         """Take away the slot of a sample that is done and has no sequence any more. O(1)."""
         self.owner[slot] = None
+        self.sharers -= self.shares.item(slot)
         self.tokens.close(slot)
         self._leaving.append(slot)
         self._untidy = True
@@ -141,7 +148,8 @@ class Running:
         twin = object.__new__(type(self))
         twin.owner = [owner and live[owner.id] for owner in self.owner]
         twin.order, twin.sequences, twin.unfinished = self.order.copy(), self.sequences, self.unfinished
-        for field in ("name", "rank", "life", "behind", "left", "more"):
+        twin.sharers = self.sharers
+        for field in ("name", "rank", "life", "behind", "left", "more", "shares"):
             setattr(twin, field, getattr(self, field).copy())
         twin.tokens = self.tokens.clone()
         twin._free, twin._leaving, twin._lives = self._free.copy(), self._leaving.copy(), self._lives
@@ -156,4 +164,5 @@ class Running:
         self.owner += [None] * (new - old)
         self.tokens.grow(new)
         self.name, self.rank, self.life = grown(self.name, new), grown(self.rank, new), grown(self.life, new)
+        self.shares = grown(self.shares, new)
         self.behind, self.left, self.more = grown(self.behind, new), grown(self.left, new), grown(self.more, new)

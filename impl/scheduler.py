@@ -24,12 +24,13 @@ from typing import Self
 
 import numpy as np
 
+from . import arguments
 from .arguments import Integers, integer, shown
 from .arrays import IndexArray
 from .cache import BlockCache
 from .plans import NOTHING, NOTHING_CAME, Completion, Plan, Preemption
 from .refusals import BadCount, Busy, Draining, Duplicate, InvalidArgument, Unknown, UnknownLaunch
-from .requests import Limits, Live, Request, accepted, token_ids
+from .requests import Limits, Live, Request, accepted
 from .scheduler_views import SchedulerViews
 from .serving import Serving
 from .step import plan_step
@@ -48,6 +49,8 @@ class Scheduler(SchedulerViews):
         super().__init__(Serving(cache, limits))
         if cache.sequences():
             raise InvalidArgument("the cache has sequences already: a scheduler gives them their names itself")
+        if cache.launches_in_flight < limits.steps_ahead:
+            raise InvalidArgument(f"{limits.steps_ahead} steps ahead need a cache of as many launches_in_flight")
         self._next_name = 0
         self._newest = 0  # launch
         self._draining = False
@@ -116,12 +119,13 @@ class Scheduler(SchedulerViews):
         if not self._is_oldest(launch):
             return NOTHING_CAME
         flight = serving.flights[launch]
-        tokens = token_ids("the sampled tokens", sampled)
+        tokens = arguments.token_ids(sampled)
         ended = [integer("a sequence name", name) for name in stopped]
         if tokens.size != flight.receivers.size:
             raise BadCount(f"launch {launch} samples {flight.receivers.size} tokens, not {tokens.size}")
         serving.cache.retire(launch)
         del serving.flights[launch]
+        publication = serving.publish(flight)
         slots = flight.receivers
         alive = running.life[slots] == flight.receiver_lives
         if np.count_nonzero(alive) != slots.size:
@@ -134,7 +138,8 @@ class Scheduler(SchedulerViews):
         done = left == 0
         if ended:
             done |= np.isin(running.name[slots], ended)
-        return self._finish(slots[done]) if np.count_nonzero(done) else NOTHING_CAME
+        finished = self._finish(slots[done]) if np.count_nonzero(done) else ()
+        return Completion(finished, publication)
 
     def fail(self, launch: int) -> tuple[Preemption, ...]:
         """Learn that the device could not do a launch: nothing of it counts, and whoever had a row in it is preempted.
@@ -180,7 +185,7 @@ class Scheduler(SchedulerViews):
             raise Busy(f"launch {launch} completes after launch {oldest}, which is in flight")
         return True
 
-    def _finish(self, slots: IndexArray) -> Completion:
+    def _finish(self, slots: IndexArray) -> tuple[int, ...]:
         """Let samples go that are done; say which requests are."""
         finished = [self._serving.finish_sample(slot) for slot in slots.tolist()]
-        return Completion(tuple(request for request in finished if request is not None))
+        return tuple(request for request in finished if request is not None)

@@ -59,6 +59,11 @@ class SchedulerViews:
         """How many requests run."""
         return self._serving.running_requests
 
+    @property
+    def sequences(self) -> int:
+        """How many samples of running requests are not done: what `max_running` is about."""
+        return self._serving.running.sequences
+
     def requests(self) -> list[int]:
         """Return the ids of all requests that have not left, in order of submission. O(requests)."""
         return list(self._serving.live)

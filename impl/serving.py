@@ -7,11 +7,14 @@ would have given it is nobody's (R-PRE-1). Nothing is kept back by somebody who 
 
 from typing import Self
 
-from .arrays import IndexArray
+import numpy as np
+
+from .arrays import IndexArray, Int32Array
 from .cache import BlockCache
 from .plans import Flight, Preemption
 from .refusals import InvalidArgument
 from .requests import Limits, Live
+from .results import Publication
 from .running import Running
 from .waiting import Waiting
 
@@ -19,10 +22,10 @@ from .waiting import Waiting
 class Serving:
     """The state of a scheduler between two operations.
 
-    Requests: `preempt`, `remove`, `take_first_tokens`, `finish_sample`. Questions: `known`, `available`.
+    Requests: `preempt`, `remove`, `take_first_tokens`, `finish_sample`. Tokens: `known`, `known_ids`, `publish`.
     """
 
-    __slots__ = ("cache", "flights", "limits", "live", "running", "running_requests", "waiting")
+    __slots__ = ("cache", "flights", "limits", "live", "published", "running", "running_requests", "waiting")
 
     def __init__(self, cache: BlockCache, limits: Limits) -> None:
         if not isinstance(cache, BlockCache) or not isinstance(limits, Limits):
@@ -33,6 +36,7 @@ class Serving:
         self.waiting = Waiting()
         self.running = Running()
         self.running_requests = 0
+        self.published = 0  # blocks, in all
         self.flights: dict[int, Flight] = {}  # launch -> whose rows it has, oldest first
 
     def known(self, slot: int) -> int:
@@ -41,9 +45,37 @@ class Serving:
         assert request is not None, "a sample that is done has no length"
         return request.prompt_tokens + request.outputs - self.running.left.item(slot)
 
+    def known_ids(self, slot: int) -> Int32Array | None:
+        """Return the known tokens of a sample, None where they are not kept."""
+        request = self.running.owner[slot]
+        assert request is not None, "a sample that is done has no tokens"
+        if request.prompt is None or request.fresh:
+            return request.prompt
+        return np.concatenate((request.prompt, self.running.tokens.of(slot)))
+
+    def publish(self, flight: Flight) -> Publication | None:
+        """Tell the cache what tokens a launch that has retired wrote; None if there is nobody to tell it of. O(rows).
+
+        A decoding row wrote the last token that was sampled for it before; what it samples now has no position yet. A
+        part of a prompt was known from the start.
+        """
+        running, slots, decoding = self.running, flight.slots, flight.decoding
+        if not running.sharers:
+            return None
+        told = (running.life[slots] == flight.lives) & running.shares[slots]
+        if np.count_nonzero(told) < slots.size:
+            slots, decoding = slots[told], decoding[told]
+            if not slots.size:
+                return None
+        tokens = running.tokens.last(slots[decoding > 0])
+        publication = self.cache.publish(running.name[slots], tokens, decoding)
+        self.published += publication.blocks.size
+        return publication
+
     def preempt(self, request: Live) -> Preemption:
         """Let a running request wait again at its rank, without a block, row or pending token. O(its blocks)."""
         self._stop(request)
+        request.need = 0  # it knows more than when it was looked at
         self.waiting.push(request)
         names = self.running.name
         return Preemption(request.id, tuple((names.item(slot), self.known(slot)) for slot in request.slots))
@@ -96,5 +128,6 @@ class Serving:
         twin.cache, twin.limits = self.cache.clone(), self.limits
         twin.live = {request.id: request.clone() for request in self.live.values()}
         twin.waiting, twin.running = self.waiting.clone(twin.live), self.running.clone(twin.live)
+        twin.published = self.published
         twin.running_requests, twin.flights = self.running_requests, self.flights.copy()
         return twin

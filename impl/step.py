@@ -114,9 +114,10 @@ def _make_way(serving: Serving, step: _Step, decoding: IndexArray, need: Int64Ar
     """Let rows wait or requests give way until there is room; return how many decoding rows go on."""
     running, cache = serving.running, serving.cache
     rows = decoding.size
-    while rows and need.item(rows - 1) > (available := cache.counts.free):
+    while rows and need.item(rows - 1) > (available := cache.available):
         alone = serving.running_requests == 1
-        if need.item(rows - 1) <= available + cache.counts.quarantined or (alone and serving.flights):
+        in_time = cache.blocks - cache.counts.held  # what is there, and what will be when launches have retired
+        if need.item(rows - 1) <= in_time or (alone and serving.flights):
             step.held_back = True
             return int(np.searchsorted(need[:rows], available, "right"))
         last = running.owner[running.order.item(-1)]
@@ -153,36 +154,53 @@ def _admit(serving: Serving, step: _Step) -> None:
 
 
 def _has_room(serving: Serving, request: Live) -> bool:
-    """Whether there are blocks for all that a request knows, and for the running ones to go on."""
-    size = serving.cache.block_size
-    if request.fresh:
-        need = blocks_needed(request.prompt_tokens, size)
+    """Whether there are blocks for all that a request knows, and for the running ones to go on.
+
+    To look for hits costs a pass over the prompt, and whoever waits is asked in every step. So it is left out where
+    the answer is known: no more blocks can be hit than last time, but for those published since.
+    """
+    cache, spare = serving.cache, serving.limits.watermark_blocks if serving.running_requests else 0
+    available = cache.available
+    if request.need - (serving.published - request.need_seen) + spare > available:
+        return False
+    if not request.fresh and len(request.slots) > 1:  # reserved as if they shared nothing
+        need = sum(blocks_needed(serving.known(slot), cache.block_size) for slot in request.slots)
+    elif request.prompt is None:
+        need = blocks_needed(_known_at_start(serving, request), cache.block_size)
     else:
-        need = sum(blocks_needed(serving.known(slot), size) for slot in request.slots)
-    spare = serving.cache.counts.free - need
-    return spare >= (serving.limits.watermark_blocks if serving.running_requests else 0)
+        ids = serving.known_ids(request.slots[0]) if request.slots else request.prompt
+        assert ids is not None, "its prompt is kept"
+        need, available = cache.room(ids, request.salt)
+    request.need, request.need_seen = need, serving.published
+    return need + spare <= available
+
+
+def _known_at_start(serving: Serving, request: Live) -> int:
+    """Return how many tokens of a request's first sample are known."""
+    return serving.known(request.slots[0]) if request.slots else request.prompt_tokens
 
 
 def _start(serving: Serving, step: _Step, request: Live) -> list[tuple[int, int]]:
     """Let a request run; return the slots of the sequences added, each with how many tokens it has to launch."""
-    running = serving.running
+    running, cache = serving.running, serving.cache
     resumed = bool(request.slots)
     if not resumed:
         running.open(request)
-    started = []
-    total = 0
+    started, total, hit_tokens = [], 0, 0
     for slot in request.slots[:1] if request.fresh else request.slots:
-        known = serving.known(slot)
-        added = serving.cache.add(running.name.item(slot), known)
-        running.begin(slot, known)
+        known, ids = serving.known(slot), serving.known_ids(slot)
+        added = cache.add(running.name.item(slot), known if ids is None else ids, request.salt)
+        hits = added.hits * cache.block_size
+        running.begin(slot, known - hits)
         step.begun.append(added)
-        started.append((slot, known))
+        started.append((slot, known - hits))
         total += known
+        hit_tokens += hits
     request.running = True
     serving.running_requests += 1
     running.sequences += len(request.slots)
     names = tuple(running.name.item(slot) for slot, _ in started)
-    step.admitted.append(Admission(request.id, names, total, 0, resumed))
+    step.admitted.append(Admission(request.id, names, total, hit_tokens, resumed))
     return started
 
 
@@ -222,9 +240,9 @@ def _is_fresh(running: Running, slot: int) -> bool:
 
 
 def _fork(serving: Serving, step: _Step, firsts: tuple[int, ...]) -> None:
-    """Let each request whose prompt is launched go on as all its samples, by rank."""
+    """Let each request whose prompt is launched go on as all its samples."""
     running = serving.running
-    for parent in sorted(firsts, key=running.rank.item):
+    for parent in firsts:
         request = running.owner[parent]
         assert request is not None, "a sequence that runs is a request's"
         for slot in request.slots[1:]:

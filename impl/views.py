@@ -14,8 +14,7 @@ from .arrays import Int32Array, Int64Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import blocks_to_extend
-from .inspect import Holding, fingerprint, who_holds, written
-from .invariants import check
+from .inspect import Holding, fingerprint, lengths, pending_of, pending_writes, who_holds, writes_by_epoch
 from .launches import LaunchLog
 from .results import Counts, Csr, Launch, Lengths
 
@@ -23,9 +22,9 @@ from .results import Counts, Csr, Launch, Lengths
 class CacheViews:
     """The views of a `BlockCache`.
 
-    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `blocks_to_extend`,
-    `planned_copies`, `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`, `holders`,
-    `free_order`, `who_holds`. For tests: `check`, `fingerprint`.
+    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`,
+    `blocks_to_extend`, `planned_copies`, `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`,
+    `references`, `holders`, `free_order`, `who_holds`. For tests: `fingerprint`.
     """
 
     _tables: BlockTables
@@ -46,9 +45,20 @@ class CacheViews:
         return self._tables.table
 
     @property
+    def launches_in_flight(self) -> int:
+        """How many launches may wait for their retirement at a time."""
+        return self._launches.limit
+
+    @property
     def counts(self) -> Counts:
         """Blocks by state."""
-        return Counts(self._pool.available, self._pool.held, self._pool.quarantined, self.blocks)
+        pool = self._pool
+        return Counts(self.blocks - pool.taken, pool.held, pool.quarantined, pool.idle, self.blocks)
+
+    @property
+    def available(self) -> int:
+        """How many blocks can be taken now: free ones, and idle ones that no launch in flight may touch."""
+        return self._pool.available
 
     def block_table(self, seq: int) -> Int32Array:
         """Return a sequence's blocks: exactly ceil(allocated / B) of them."""
@@ -75,8 +85,15 @@ class CacheViews:
     def lengths(self, seq: int) -> Lengths:
         """Return a sequence's lengths. O(launches in flight x their batch), for `written` is worked out here."""
         row = self.row_of(seq)
-        allocated, launched = self._tables.allocated.item(row), self._tables.launched.item(row)
-        return Lengths(allocated, allocated, launched, written(self._tables, self._launches, row))
+        return lengths(self._tables, row, pending_of(self._tables, self._launches, row))
+
+    def live(self) -> list[tuple[int, int, Lengths]]:
+        """Return (sequence, row, lengths) of all live sequences. O(sequences + launches in flight x their batch)."""
+        tables, writes = self._tables, writes_by_epoch(self._launches)
+        return [
+            (seq, row, lengths(tables, row, pending_writes(tables, row, writes)))
+            for seq, row in tables.names.row_of.items()
+        ]
 
     def blocks_to_extend(self, seqs: Integers) -> Int64Array:
         """Return for each sequence how many blocks it and all before it take if each is extended by one. O(batch)."""
@@ -104,10 +121,12 @@ class CacheViews:
         return int(self._pool.co_holders[block]) + 1 if self._pool.state(block) == "held" else 0
 
     def holders(self) -> Int32Array:
-        """Return how many sequences hold each block, [blocks + 1]; -1 where a block is quarantined. O(blocks)."""
+        """Return how many sequences hold each block, [blocks + 1]; -1 where it is quarantined or idle. O(blocks)."""
         holders = self._pool.co_holders + np.int32(1)
         holders[self._pool.co_holders < 0] = -1
         holders[self._pool.free_ids()] = 0
+        if self._pool.retention is not None:
+            holders[self._pool.retention.order()] = -1
         holders[0] = 0
         return holders
 
@@ -119,10 +138,6 @@ class CacheViews:
     def who_holds(self, block: int) -> Holding:
         """Tell who holds a block, since when, and why it is not free. O(table + rows in flight)."""
         return who_holds(self._tables, self._pool, self._block(block))
-
-    def check(self) -> None:
-        """Walk everything; `CorruptState` names the first invariant that does not hold."""
-        check(self._tables, self._pool)
 
     def fingerprint(
         self, block: Mapping[int, int], sequence: Mapping[int, int], launch: Callable[[int], int]

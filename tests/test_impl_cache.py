@@ -30,8 +30,8 @@ def test_add_takes_the_blocks_that_free_order_announced() -> None:
     assert added.blocks.tolist() == [1, 2, 3]
     assert added.blocks.dtype == np.int32
     assert cache.table[added.row, :4].tolist() == [1, 2, 3, 0]
-    assert cache.lengths(7) == (9, 9, 0, 0)
-    assert cache.counts == (5, 3, 0, 8)
+    assert cache.lengths(7) == (0, 9, 0, 0)
+    assert cache.counts == (5, 3, 0, 0, 8)
     assert cache.free_order() == [4, 5, 6, 7, 8]
 
 
@@ -105,11 +105,11 @@ def test_launch_captures_rows_and_lengths_and_counts_up() -> None:
     assert rest.seqs.tolist() == [5]
     assert rest.epochs.tolist() == prefill.epochs.tolist()
     assert cache.in_flight() == [1, 2]
-    assert cache.lengths(5) == (6, 6, 6, 0)
+    assert cache.lengths(5) == (0, 6, 6, 0)
     cache.retire(1)
-    assert cache.lengths(5) == (6, 6, 6, 4)
+    assert cache.lengths(5) == (0, 6, 6, 4)
     cache.retire(2)
-    assert cache.lengths(5) == (6, 6, 6, 6)
+    assert cache.lengths(5) == (0, 6, 6, 6)
 
 
 def test_a_namesake_has_another_epoch() -> None:
@@ -258,6 +258,8 @@ HOSTILE = [
     lambda cache: cache.extend([2**63]),
     lambda cache: cache.extend(np.array([[1]])),
     lambda cache: cache.extend(np.array([True, False])),
+    lambda cache: cache.extend([True, 2]),
+    lambda cache: cache.extend(np.ma.masked_array([1, 2], [False, True])),
     lambda cache: cache.extend(np.array([1], np.uint64)),
     lambda cache: cache.extend([1, 2], [1]),
     lambda cache: cache.extend([1], [1, 1]),
@@ -323,7 +325,7 @@ def test_the_smallest_pools_fill_and_drain(blocks: int, block_size: int) -> None
         cache.extend([1])
     launch = cache.launch([1], blocks * block_size)
     assert cache.release(1).size == 0
-    assert cache.counts == (0, 0, blocks, blocks)
+    assert cache.counts == (0, 0, blocks, 0, blocks)
     assert sorted(cache.retire(launch.id).tolist()) == list(range(1, blocks + 1))
     cache.check()
 

@@ -23,11 +23,11 @@ def listed(copies: Copies) -> list[tuple[int, ...]]:
 
 def test_a_fork_shares_every_block_once_and_takes_none() -> None:
     cache = forked(2)
-    assert cache.counts == (30, 2, 0, 32)
+    assert cache.counts == (30, 2, 0, 0, 32)
     assert [cache.references(block) for block in (1, 2, 3)] == [3, 3, 0]
     assert cache.holders()[:4].tolist() == [0, 3, 3, 0]
     assert cache.block_table(2).tolist() == [1, 2]
-    assert cache.lengths(2) == (6, 6, 6, 6)
+    assert cache.lengths(2) == (0, 6, 6, 6)
     assert cache.release(0).size == 0
     assert cache.references(2) == 2
     cache.check()

@@ -15,10 +15,10 @@ def test_blocks_in_flight_wait_for_their_launch() -> None:
     cache = added(4)
     launch = cache.launch([1], 4)
     assert cache.release(1).tolist() == []
-    assert cache.counts == (14, 0, 2, 16)
+    assert cache.counts == (14, 0, 2, 0, 16)
     assert [cache.block_state(block) for block in (0, 1, 2, 3)] == ["reserved", "quarantined", "quarantined", "free"]
     assert cache.retire(launch.id).tolist() == [1, 2]
-    assert cache.counts == (16, 0, 0, 16)
+    assert cache.counts == (16, 0, 0, 0, 16)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_completion_delivered_twice_changes_nothing() -> None:
     assert cache.add(2, 4).blocks.tolist() == [1, 2]
     later = cache.launch([2], 4)
     assert cache.retire(launch.id).tolist() == []
-    assert cache.counts == (14, 2, 0, 16)
+    assert cache.counts == (14, 2, 0, 0, 16)
     assert cache.in_flight() == [later.id]
 
 
@@ -110,7 +110,7 @@ def test_a_child_waits_for_its_parents_launches() -> None:
     cache.release(1)
     cache.extend([2])
     assert cache.launch([2], stream=1).after == (prefill.id,)
-    assert cache.lengths(2) == (4, 4, 4, 0)
+    assert cache.lengths(2) == (0, 4, 4, 0)
 
 
 def test_retiring_a_launch_retires_what_it_was_ordered_after() -> None:
@@ -188,7 +188,7 @@ def test_a_clone_is_independent_and_its_launches_read_its_own_table() -> None:
     cache.add(2, 8)
     assert twin.sequences() == [1]
     assert twin.launched(launch.id).table[launch.rows[0], :2].tolist() == [1, 2]
-    assert twin.counts == (14, 2, 0, 16)
+    assert twin.counts == (14, 2, 0, 0, 16)
     twin.release(1)
     assert twin.retire(launch.id).tolist() == [1, 2]
     twin.check()
