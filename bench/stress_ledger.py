@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import torch
-from pagedkv.bench.toy_model import Record, ToyModel
+from pagedkv.bench.lookup_model import LookupModel, Record
 from pagedkv.impl.loop import Collected
 from pagedkv.impl.plans import Plan
 from pagedkv.impl.requests import Request
@@ -64,6 +64,7 @@ class Tally:
     preemptions: int = 0
     cancellations: int = 0
     hit_tokens: int = 0
+    merges: int = 0
     stale_tokens: int = 0  # sampled for a life that was over
     bytes_uploaded: int = 0
 
@@ -76,7 +77,7 @@ class Tally:
 class Ledger:
     """Follows one loop: `submitted`, `gone`, `preempted`, `planned`, `collected`."""
 
-    def __init__(self, model: ToyModel, where: str) -> None:
+    def __init__(self, model: LookupModel, where: str) -> None:
         self.tally = Tally()
         self.live: dict[int, range] = {}  # request -> names
         self._model = model
@@ -139,6 +140,8 @@ class Ledger:
             self.tally.positions += row.length - row.start
             for name, life in row.receivers:
                 self._give(name, life, next(tokens))
+        publication = collected.completion.publication
+        self.tally.merges += 0 if publication is None else publication.merges.seqs.size
         for request in collected.completion.finished:
             self.gone(request)
 

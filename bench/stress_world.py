@@ -12,17 +12,21 @@ invariants must hold.
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import SupportsIndex
 
+import numpy as np
 import torch
 from pagedkv.bench.held_back import HeldBack
+from pagedkv.bench.lookup_model import LookupModel, Recorder
 from pagedkv.bench.stress_ledger import Ledger, Tally
-from pagedkv.bench.toy_model import Recorder, ToyModel
+from pagedkv.impl.arguments import Integers
 from pagedkv.impl.arrays import Int32Array
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.device import Device
 from pagedkv.impl.loop import Loop
 from pagedkv.impl.refusals import Refused
 from pagedkv.impl.requests import Limits, Request
+from pagedkv.impl.results import Added, Extension, Publication
 from pagedkv.impl.scheduler import Scheduler
 from pagedkv.impl.storage import KvShape, Storage
 
@@ -33,7 +37,7 @@ LONGEST = 64  # positions
 
 
 class PoisonedCache(BlockCache):
-    """A cache that poisons every block at the moment it is free."""
+    """A cache that poisons every block at the moment it is free, or is taken from the prefix index."""
 
     __slots__ = ("poison",)
 
@@ -41,16 +45,48 @@ class PoisonedCache(BlockCache):
 
     def release(self, seq: int) -> Int32Array:
         """Release, and poison what is free."""
-        return self._poisoned(super().release(seq))
+        return self._freed(super().release(seq))
 
     def retire(self, launch_id: int) -> Int32Array:
         """Retire, and poison what is free."""
-        return self._poisoned(super().retire(launch_id))
+        return self._freed(super().retire(launch_id))
 
-    def _poisoned(self, freed: Int32Array) -> Int32Array:
-        if freed.size:
-            self.poison(freed)
-        return freed
+    def unpin(self, handle: int) -> Int32Array:
+        """Unpin, and poison what is free."""
+        return self._freed(super().unpin(handle))
+
+    def clear(self) -> Int32Array:
+        """Forget what is published, and poison what is free."""
+        return self._freed(super().clear())
+
+    def publish(
+        self, seqs: Integers, tokens: Integers, counts: SupportsIndex | Integers = 1, retention: int = 0
+    ) -> Publication:
+        """Publish, and poison what merges have let go."""
+        publication = super().publish(seqs, tokens, counts, retention)
+        self._freed(publication.freed)
+        return publication
+
+    def add(self, seq: int, tokens: SupportsIndex | Integers, salt: int = 0) -> Added:
+        """Add, and poison the blocks taken: what was evicted for it was not poisoned before."""
+        added = super().add(seq, tokens, salt)
+        self._poison(added.blocks[added.hits :])
+        return added
+
+    def extend(self, seqs: Integers, counts: SupportsIndex | Integers = 1) -> Extension:
+        """Extend, and poison the blocks taken."""
+        extension = super().extend(seqs, counts)
+        self._poison(extension.blocks)
+        return extension
+
+    def _freed(self, blocks: Int32Array) -> Int32Array:
+        """Poison those of the blocks that are free; others became evictable, and must stay whole."""
+        self._poison(np.array([block for block in blocks.tolist() if self.block_state(block) == "free"], np.int32))
+        return blocks
+
+    def _poison(self, blocks: Int32Array) -> None:
+        if blocks.size:
+            self.poison(blocks)
 
 
 class Poisoner:
@@ -92,6 +128,7 @@ class World:
             steps_ahead=chance.choice((1, 2, 2, 2)),
             watermark_blocks=chance.choice((0, 0, 1, 2)),
             policy=chance.choice(("fcfs", "priority")),
+            prefix_cache=chance.random() < 0.8,
         )
         return cls(seed, chance.randint(6, 40), chance.randint(1, 5), shape, limits, chance.choice((0.5, 0.9, 1.0)))
 
@@ -102,7 +139,7 @@ def run_world(world: World, device: Device) -> Tally:
     storage = Storage(world.shape, world.blocks, world.block_size, device=device.device)
     cache.poison = Poisoner(storage)
     q_heads = 2 * world.shape.kv_heads
-    reference = ToyModel.make(world.shape, q_heads, VOCABULARY, LONGEST)
+    reference = LookupModel.make(world.shape, q_heads, VOCABULARY, LONGEST)
     recorder = Recorder(reference.to(device.device))
     late = HeldBack(device, world.seed, world.share_held_back)
     ledger = Ledger(reference, f"world {world.seed}")
@@ -112,7 +149,7 @@ def run_world(world: World, device: Device) -> Tally:
             driver.disturb()
             driver.turn()
         driver.run_empty()
-    assert cache.counts.free == world.blocks, "R-OWN-4: blocks are lost"
+    assert cache.counts.free + cache.counts.idle == world.blocks, "R-OWN-4: blocks are lost"
     assert loop.worker.staging.in_use == 0, "staging buffers are lost"
     cache.check()
     return ledger.tally
@@ -125,6 +162,7 @@ class _Driver:
         self._world, self._loop, self._ledger, self._recorder = world, loop, ledger, recorder
         self._chance = random.Random(world.seed + 1)
         self._next_id = 0
+        self._pinned = False
         self._beginning = self._tokens(LONGEST)  # many prompts begin alike
 
     def disturb(self) -> None:
@@ -142,6 +180,23 @@ class _Driver:
             request = chance.choice(running)
             scheduler.preempt(request)
             self._ledger.preempted(request)
+        self._pin_and_clear(scheduler.cache)
+
+    def _pin_and_clear(self, cache: BlockCache) -> None:
+        """Let prefixes be pinned and unpinned, and all that is published be forgotten."""
+        chance = self._chance
+        if chance.random() < 0.05 and not self._pinned:
+            try:
+                cache.pin(0, self._beginning[: chance.randint(1, LONGEST)])
+            except Refused:  # nothing of it is published
+                return
+            self._pinned = True
+        elif chance.random() < 0.2 and self._pinned:
+            cache.unpin(0)
+            self._pinned = False
+        if chance.random() < 0.01:
+            cache.clear()
+            self._pinned = False
 
     def turn(self) -> None:
         """Plan a step, or collect one, or both."""
@@ -152,6 +207,8 @@ class _Driver:
 
     def run_empty(self) -> None:
         """Go on until every request has finished."""
+        if self._pinned:
+            self._loop.scheduler.cache.unpin(0)
         while self._ledger.live or self._loop.in_flight:
             self._plan()
             self._collect()
@@ -172,7 +229,8 @@ class _Driver:
         alike = chance.randint(0, length)
         outputs = chance.randint(1, LONGEST - length if chance.random() < 0.1 else 12)
         prompt = self._beginning[:alike] + self._tokens(length - alike)
-        request = Request(self._next_id, prompt, outputs, chance.choice((1, 1, 2, 3)), chance.randint(0, 3))
+        samples, priority, salt = chance.choice((1, 1, 2, 3)), chance.randint(0, 3), chance.choice((0, 0, 0, 7))
+        request = Request(self._next_id, prompt, outputs, samples, priority, salt)
         self._next_id += 1
         try:
             names = self._loop.submit(request)

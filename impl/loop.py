@@ -25,13 +25,13 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .arguments import Integers
+from .arguments import Integers, token_ids
 from .arrays import NO_SLOTS, Int64Array, frozen
 from .device import Device, DeviceFailed
 from .model import Model
 from .plans import NOTHING_CAME, Completion, Plan, Preemption
 from .refusals import InvalidArgument
-from .requests import Request, token_ids
+from .requests import Request
 from .scheduler import Scheduler
 from .step_tokens import Placeholders
 from .storage import Storage
@@ -92,7 +92,7 @@ class Loop:
         self.scheduler = scheduler
         self.worker = Worker(storage, model, device)
         self._placeholders = Placeholders()
-        self._stop_tokens = token_ids("stop_tokens", stop_tokens)
+        self._stop_tokens = token_ids(stop_tokens)
         self._in_flight: deque[Submitted] = deque()
         self._waited_us = 0.0
 
@@ -177,4 +177,7 @@ class Loop:
         names = running.name[flight.receivers]
         taken = running.life[flight.receivers] == flight.receiver_lives
         stopped = names[taken & np.isin(sampled, self._stop_tokens)].tolist() if self._stop_tokens.size else ()
-        return Collected(launch, sampled, names, taken, self.scheduler.complete(launch, sampled, stopped))
+        completion = self.scheduler.complete(launch, sampled, stopped)
+        if completion.publication is not None:
+            self.worker.mirror.edit(completion.publication.edits)
+        return Collected(launch, sampled, names, taken, completion)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import NO_SLOTS, IndexArray, Int64Array
+from .arrays import NO_SLOTS, Int64Array
 from .plans import Flight, Plan
 from .refusals import InvalidArgument
 from .serving import Serving
@@ -76,16 +76,11 @@ def _fill_chunks(serving: Serving, plan: Plan, flight: Flight, ends: Int64Array,
     rows = (flight.decoding == 0).nonzero()[0]
     columns = (flight.slots[rows], plan.launch.starts[rows], plan.launch.lengths[rows], ends[rows])
     for slot, start, length, end in zip(*(column.tolist() for column in columns), strict=True):
-        ids[end - (length - start) : end] = known_tokens(serving, slot)[start:length]
-
-
-def known_tokens(serving: Serving, slot: int) -> IndexArray:
-    """Return the token ids of a sample: its prompt and what was sampled. O(tokens)."""
-    request = serving.running.owner[slot]
-    assert request is not None, "a sample that is done has no tokens"
-    if request.prompt is None:
-        raise InvalidArgument(f"request {request.id} has a number for a prompt: to compute it takes token ids")
-    return np.concatenate((request.prompt, serving.running.tokens.of(slot)))
+        request = serving.running.owner[slot]
+        if request is None or request.given_ids is None:
+            raise InvalidArgument("a request has no token ids to compute with: submit it by the loop")
+        known = np.concatenate((request.given_ids, serving.running.tokens.of(slot)))
+        ids[end - (length - start) : end] = known[start:length]
 
 
 def _sampling(plan: Plan, ends: Int64Array) -> tuple[Int64Array, Int64Array]:

@@ -58,14 +58,17 @@ class TableMirror:
         self._note(np.full(end, row, np.intp), np.arange(end))
 
     def edit(self, edits: Edits) -> None:
-        """Cells have changed. A row whose first cell is among them is there in full. O(cells)."""
+        """Cells have changed, by `extend` or `publish`. O(cells).
+
+        Where a row's first cell is among them, a sequence may have moved there, and there may be something behind.
+        """
         if not edits.rows.size:
             return
         rows, columns = edits.rows.astype(np.intp), edits.columns.astype(np.intp)
         self._reach(int(rows.max()))
         if not columns.all():
             for row in np.unique(rows[columns == 0]).tolist():
-                self.begin_row(row, int(columns[rows == row].max()) + 1)
+                self.begin_row(row, self._extents.item(row))
         np.maximum.at(self._extents, rows, columns + 1)
         self._note(rows, columns)
 

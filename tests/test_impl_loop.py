@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from pagedkv.bench import loop_speed
-from pagedkv.bench.toy_model import ToyModel
+from pagedkv.bench.lookup_model import LookupModel
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.device import CudaDevice, Device, DeviceFailed, ThreadDevice
 from pagedkv.impl.loop import Loop, Step
@@ -26,7 +26,7 @@ from cuda_stand_in import cuda_stand_in
 
 SHAPE = KvShape(2, 2, 16, torch.float32)
 VOCABULARY, LONGEST, BLOCK_SIZE = 29, 80, 4
-MODEL = ToyModel.make(SHAPE, 4, VOCABULARY, LONGEST)
+MODEL = LookupModel.make(SHAPE, 4, VOCABULARY, LONGEST)
 TWO_AHEAD = Limits(max_tokens_per_step=16, max_running=6, steps_ahead=2)
 
 
@@ -123,7 +123,7 @@ def test_whoever_is_cancelled_is_given_nothing_more() -> None:
         assert collected is not None
         assert not set(collected.names[collected.taken].tolist()) & set(names[0])
         loop.run()
-        assert loop.scheduler.cache.counts.free == loop.scheduler.cache.blocks
+        assert loop.scheduler.cache.available == loop.scheduler.cache.blocks
 
 
 # ---- what goes wrong ------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class ToyModel:
+class LookupModel:
     """The tables of a model: by token and by position, added up. `Model` in the sense of the loop."""
 
     shape: KvShape
@@ -30,7 +30,7 @@ class ToyModel:
     to_scores: Tensor  # [q_heads x D, vocabulary]
 
     @classmethod
-    def make(cls, shape: KvShape, q_heads: int, vocabulary: int, positions: int) -> "ToyModel":
+    def make(cls, shape: KvShape, q_heads: int, vocabulary: int, positions: int) -> "LookupModel":
         """Draw the tables; always the same for the same sizes."""
         random = torch.Generator().manual_seed(1)
         heads = q_heads + 2 * shape.kv_heads
@@ -39,10 +39,10 @@ class ToyModel:
         to_scores = torch.randn(q_heads * shape.head_size, vocabulary, generator=random)
         return cls(shape, q_heads, *(table.to(shape.dtype) for table in (by_token, by_position, to_scores)))
 
-    def to(self, device: torch.device) -> "ToyModel":
+    def to(self, device: torch.device) -> "LookupModel":
         """Return the model on a device."""
         tables = (table.to(device) for table in (self.by_token, self.by_position, self.to_scores))
-        return ToyModel(self.shape, self.q_heads, *tables)
+        return LookupModel(self.shape, self.q_heads, *tables)
 
     @property
     def vocabulary(self) -> int:
@@ -102,7 +102,7 @@ class Record(NamedTuple):
 class Recorder:
     """A model that keeps what each launch computed, in order: `records`."""
 
-    def __init__(self, model: ToyModel) -> None:
+    def __init__(self, model: LookupModel) -> None:
         self.model = model
         self.q_heads = model.q_heads
         self.records: deque[Record] = deque()
