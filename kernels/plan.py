@@ -30,6 +30,7 @@ from pagedkv.kernels.arguments import InvalidKernelArgument
 from torch import Tensor
 
 IntArray = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
 Lengths = Sequence[int] | IntArray | Tensor
 
 ITEM_FIELDS = 7  # row, first token, tokens, first position, begin, end, partial row (-1: none)
@@ -166,7 +167,7 @@ def plan_attention(
     _check(starts, lengths, lowest, q_heads, kv_heads, causal=causal, window=window, split_divisor=split_divisor)
     group = q_heads // kv_heads
     rows = TileRows.of(group)
-    split_lengths = split_length(np.arange(rows.large // group + 1), group, split_divisor)  # by a tile's tokens
+    split_lengths = split_length(np.arange(rows.large // group + 1), group, split_divisor).astype(np.int32)  # by tokens
     counts = np.diff(starts)
     is_small = counts * group <= 2 * rows.small
     tables = []
@@ -225,7 +226,7 @@ def _check(
 def _tiles(
     rows: IntArray, starts: IntArray, lengths: IntArray, lowest: IntArray, tokens_per_tile: int,
     *, causal: bool, window: int | None,
-) -> IntArray:  # fmt: skip
+) -> Int32Array:  # fmt: skip
     """Cut the queries of `rows` into tiles: `[row, first token, tokens, first position, begin, end]` each."""
     counts = starts[rows + 1] - starts[rows]
     if rows.size and counts.min() >= 1 and counts.max() <= tokens_per_tile:  # a tile a row, as in every step of decode
@@ -239,10 +240,10 @@ def _tiles(
         position = lengths[row] - np.repeat(counts, tiles_per_row) + first
     end = np.minimum(lengths[row], position + tokens) if causal else lengths[row]
     begin = lowest[row] if window is None else np.maximum(lowest[row], position - window + 1)
-    return np.stack([row, starts[row] + first, tokens, position, begin, np.maximum(begin, end)])
+    return np.stack([row, starts[row] + first, tokens, position, begin, np.maximum(begin, end)]).astype(np.int32)
 
 
-def _split(tiles: IntArray, length: IntArray, partial_rows: int) -> tuple[IntArray, IntArray, int]:
+def _split(tiles: Int32Array, length: Int32Array, partial_rows: int) -> tuple[Int32Array, Int32Array, int]:
     """Cut tiles at multiples of their split length, a power of two. Returns items, merge records, scratch rows so far.
 
     Items come the longest first: a long one begun last would leave the rest of the chip idle. Order changes no result.
@@ -254,13 +255,13 @@ def _split(tiles: IntArray, length: IntArray, partial_rows: int) -> tuple[IntArr
     if splits.max(initial=1) == 1:
         order = _longest_first(begin, end)
         items = [column[order] for column in tiles]
-        return _columns(*items, np.full(row.size, -1)), np.empty((0, MERGE_FIELDS), np.int64), partial_rows
+        return _columns(*items, np.full(row.size, -1)), np.empty((0, MERGE_FIELDS), np.int32), partial_rows
     tile = np.repeat(np.arange(row.size), splits)
-    ordinal = _ordinal(splits)
+    ordinal = _ordinal(splits).astype(np.int32)
     split_begin = (before[tile] + ordinal) << shift[tile]
     item_begin = np.maximum(begin[tile], split_begin)
     item_end = np.minimum(end[tile], split_begin + length[tile])
-    needed = np.where(splits > 1, splits * tokens, 0)
+    needed = np.where(splits > 1, splits.astype(np.int64) * tokens, 0)
     base = partial_rows + np.cumsum(needed) - needed
 
     order = _longest_first(item_begin, item_end)
@@ -275,29 +276,32 @@ def _split(tiles: IntArray, length: IntArray, partial_rows: int) -> tuple[IntArr
     return _columns(*items, partial), merges, partial_rows + int(needed.sum())
 
 
-def _longest_first(begin: IntArray, end: IntArray) -> IntArray:
+def _longest_first(begin: Int32Array, end: Int32Array) -> IntArray:
     """Return the order of items by length, which is LONGEST_SPLIT at most: 16 bits, which numpy sorts by radix."""
     return np.argsort((begin - end).astype(np.int16), kind="stable")
 
 
-def _columns(*columns: IntArray) -> IntArray:
+def _columns(*columns: Int32Array | IntArray) -> Int32Array:
     """Return records `[n, fields]` from their fields."""
-    records = np.empty((columns[0].size, len(columns)), np.int64)
+    records = np.empty((columns[0].size, len(columns)), np.int32)
     for place, column in enumerate(columns):
         records[:, place] = column
     return records
 
 
-def _ordinal(counts: IntArray) -> IntArray:
+def _ordinal(counts: Int32Array | IntArray) -> IntArray:
     """Count 0 .. count - 1 for each count in turn: [2, 3] gives [0, 1, 0, 1, 2]."""
     total = int(counts.sum())
-    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    before: IntArray = np.cumsum(counts, dtype=np.int64) - counts
+    return np.arange(total) - np.repeat(before, counts)
 
 
-def _records(table: IntArray, room: int, name: str) -> Tensor:
+def _records(table: Int32Array, room: int, name: str) -> Tensor:
     """Turn records into an int32 tensor with `room` rows; those left over are zero and mean nothing to do."""
     if len(table) > room:
         raise InvalidKernelArgument(f"plan: {len(table)} {name}, capacity {room}")
+    if len(table) == room:
+        return torch.from_numpy(table)
     padded = np.zeros((room, table.shape[1]), dtype=np.int32)
     padded[: len(table)] = table
     return torch.from_numpy(padded)
