@@ -60,6 +60,10 @@ class HeldBack:
         """Return where host memory lands."""
         return self._inner.landing(host)
 
+    def settle(self) -> None:
+        """Wait for what was done elsewhere."""
+        self._inner.settle()
+
     def upload(self, work: Work) -> None:
         """Queue an upload at once."""
         self._inner.upload(work)

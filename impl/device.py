@@ -10,10 +10,10 @@ On a CPU a queue is a thread that works off one item at a time; on CUDA it is a 
 work is the same Python function in both cases. A thread calls it later, when its turn comes; for a stream it is called
 at once, and what it queues there happens later. So the work may use nothing of the host that changes afterwards.
 
-Guarantees: a fence is done when the work has been done, or has failed (`DeviceFailed`); an item that fails stops none
-behind it, except that launches behind a failed upload fail, too. Cost: a future or an event a launch. The idea of
-streams and events is CUDA's. Considered: one queue, as most engines have (uploads then wait behind kernels); a thread
-that polls.
+Guarantees: a fence is done when the work has been done, or could not be. A launch that fails (`DeviceFailed`) stops
+none behind it; behind an upload that failed the device's table is not what the host thinks, and so every launch says
+`DeviceLost`. Cost: a future or an event a launch. The idea of streams and events is CUDA's. Considered: one queue, as
+most engines have (uploads then wait behind kernels); a thread that polls.
 """
 
 from collections.abc import Callable
@@ -33,6 +33,10 @@ class DeviceFailed(Exception):  # noqa: N818  (named like the refusals: what hap
     """The device could not do a launch: what it should have written is not there. The cause is chained."""
 
 
+class DeviceLost(Exception):  # noqa: N818  (the same)
+    """The device can do nothing more: an upload failed, or the device itself. The cause is chained."""
+
+
 class Fence(Protocol):
     """The end of a launch, as the host sees it."""
 
@@ -40,7 +44,7 @@ class Fence(Protocol):
         """Whether the launch has ended, without waiting for it."""
 
     def wait(self) -> None:
-        """Wait until the launch has ended. Raises `DeviceFailed` where it could not be done."""
+        """Wait until the launch has ended. Raises `DeviceFailed` where it could not be done, or `DeviceLost`."""
 
 
 class Device(Protocol):
@@ -58,6 +62,9 @@ class Device(Protocol):
 
     def landing(self, host: Tensor) -> Tensor:
         """Return where host memory lands on the device: memory of the same size, or the same memory."""
+
+    def settle(self) -> None:
+        """Wait for what was done elsewhere on the device: its tensors are filled from here on."""
 
     def upload(self, work: Work) -> None:
         """Queue an upload, behind earlier uploads and nothing else."""
@@ -80,8 +87,10 @@ class ThreadFence:
         return self.future.done()
 
     def wait(self) -> None:
-        """Wait until the launch has ended. Raises `DeviceFailed` where it could not be done."""
+        """Wait until the launch has ended. Raises `DeviceFailed` where it could not be done, or `DeviceLost`."""
         error = self.future.exception()
+        if isinstance(error, DeviceLost):
+            raise error
         if error is not None:
             raise DeviceFailed(f"a launch failed: {error}") from error
 
@@ -109,9 +118,12 @@ class ThreadDevice:
         """Return the same memory."""
         return host
 
+    def settle(self) -> None:
+        """Wait for nothing: what was done on a CPU is done."""
+
     def upload(self, work: Work) -> None:
         """Queue an upload, behind earlier uploads and nothing else."""
-        self._uploaded = self._uploads.submit(_call, work, self._uploaded)
+        self._uploaded = self._uploads.submit(_call, work, self._uploaded)  # for it to fail if an earlier one has
 
     def launch(self, work: Work) -> ThreadFence:
         """Queue a launch, behind earlier launches and all uploads queued so far."""
@@ -124,29 +136,33 @@ class ThreadDevice:
 
 
 def _call(work: Work, after: Future[object] | None) -> None:
-    if after is not None:
-        after.result()
+    error = after.exception() if after is not None else None
+    if error is not None:
+        raise DeviceLost(f"an upload failed: {error}") from error
     with torch.no_grad():
         work()
 
 
 @dataclass(frozen=True, slots=True)
 class EventFence:
-    """A launch on a stream, or what went wrong while it was queued."""
+    """A launch on a stream, or what went wrong while it or an upload was queued."""
 
     event: torch.cuda.Event
     error: Exception | None
+    upload_error: Exception | None
 
     def done(self) -> bool:
         """Whether the launch has ended, without waiting for it."""
         return bool(self.event.query())  # type: ignore[no-untyped-call]  # torch's own
 
     def wait(self) -> None:
-        """Wait until the launch has ended. Raises `DeviceFailed` where it could not be done."""
+        """Wait until the launch has ended. Raises `DeviceFailed` where it could not be done, or `DeviceLost`."""
         try:
             self.event.synchronize()
-        except RuntimeError as error:  # the device itself is lost
-            raise DeviceFailed(f"a launch failed: {error}") from error
+        except RuntimeError as error:
+            raise DeviceLost(f"the device failed: {error}") from error
+        if self.upload_error is not None:
+            raise DeviceLost(f"an upload failed: {self.upload_error}") from self.upload_error
         if self.error is not None:
             raise DeviceFailed(f"a launch failed: {self.error}") from self.error
 
@@ -161,8 +177,6 @@ class CudaDevice:
     _failed: Exception | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        # What was allocated and filled before must be there before either stream begins.
-        torch.cuda.synchronize(self.device)
         self._uploads = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch's own
         self._launches = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # torch's own
 
@@ -179,6 +193,10 @@ class CudaDevice:
         """Allocate device memory of the same size."""
         return self.empty(*host.shape, dtype=host.dtype)
 
+    def settle(self) -> None:
+        """Wait for all streams: the two begin behind whatever filled the pool and the model's weights."""
+        torch.cuda.synchronize(self.device)
+
     def upload(self, work: Work) -> None:
         """Queue an upload, behind earlier uploads and nothing else."""
         self._failed = self._failed or self._queue(work, self._uploads)
@@ -186,10 +204,10 @@ class CudaDevice:
     def launch(self, work: Work) -> EventFence:
         """Queue a launch, behind earlier launches and all uploads queued so far."""
         self._launches.wait_stream(self._uploads)
-        error = self._failed or self._queue(work, self._launches)
+        error = None if self._failed else self._queue(work, self._launches)
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own
         event.record(self._launches)
-        return EventFence(event, error)
+        return EventFence(event, error, self._failed)
 
     def close(self) -> None:
         """Wait for all that is queued."""

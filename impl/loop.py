@@ -10,11 +10,10 @@ any two calls requests may be submitted, cancelled and preempted on the schedule
 is nobody's, and their blocks, table rows and staging buffers wait until it has been done.
 
 Guarantees: nothing that the device may still touch is used again (R-LIFE-1, R-LIFE-6). A launch that the device could
-not do costs its requests a recompute and the engine nothing; where an upload fails or the device is lost, every launch
-does. Cost: outside kernels, under a millisecond a step for 2,000 sequences (`python -m pagedkv.bench.loop_speed`); the
-host never waits for the device but in `collect`. Sources: the split of planning from execution, Yu et al., "Orca"
-(OSDI '22); one step ahead, as in SGLang's overlap scheduler. Considered: the loop as a thread of its own (an engine has
-one).
+not do costs its requests a recompute and the engine nothing. Cost: outside kernels under a millisecond a step for 2,000
+sequences (`python -m pagedkv.bench.loop_speed`); the host waits for the device in `collect` alone. Sources: planning
+apart from execution, Yu et al., "Orca" (OSDI '22); one step ahead, SGLang's overlap scheduler. Considered: the loop as a
+thread of its own (an engine has one).
 """
 
 from collections import deque
@@ -87,6 +86,12 @@ class Loop:
                 f"the cache has {cache.blocks} blocks of {cache.block_size} and the storage"
                 f" {storage.blocks} of {storage.block_size}: make both of one size"
             )
+        if model.q_heads < 1 or model.q_heads % storage.shape.kv_heads:
+            raise InvalidArgument(
+                f"{model.q_heads} query heads of the model do not divide into {storage.shape.kv_heads} KV heads"
+            )
+        if storage.device.type != device.device.type:
+            raise InvalidArgument(f"the storage is on {storage.device}, and the device is {device.device}")
         if scheduler.requests() or cache.in_flight():
             raise InvalidArgument("the scheduler has been at work already: a loop follows its cache from the beginning")
         self.scheduler = scheduler
@@ -123,7 +128,10 @@ class Loop:
         return plan, submitted.bytes_uploaded
 
     def collect(self) -> Collected | None:
-        """Wait for the oldest launch in flight and tell the scheduler what it sampled; None where there is none."""
+        """Wait for the oldest launch in flight and tell the scheduler what it sampled; None where there is none.
+
+        Raises `DeviceLost` where the device can do nothing more; then nothing has changed.
+        """
         if not self._in_flight:
             return None
         submitted = self._in_flight[0]
@@ -147,9 +155,13 @@ class Loop:
         return Step(plan, collected, uploaded, (perf_counter() - before) * 1e6 - self._waited_us)
 
     def run(self) -> None:
-        """Go on until nothing is left to do."""
-        while self.step().busy:
-            pass
+        """Go on until nothing is left to do. Raises `DeviceFailed` where a launch could not be done, or `DeviceLost`.
+
+        Its requests wait then, to be computed anew: whoever wants that calls again.
+        """
+        while (step := self.step()).busy:
+            if step.collected is not None and step.collected.error is not None:
+                raise step.collected.error
 
     def close(self) -> None:
         """Wait for the device, and let go of it."""

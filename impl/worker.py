@@ -40,9 +40,13 @@ class Submitted:
     fence: Fence
     bytes_uploaded: int
     _buffer: StagingBuffer
+    _table: Tensor  # kept for as long as the launch may read it: the mirror lets go of one that has grown
 
     def sampled(self) -> Int64Array:
-        """Wait for the launch; return the tokens it sampled. Raises `DeviceFailed`. Call it before its retirement."""
+        """Wait for the launch; return the tokens it sampled. Raises `DeviceFailed`, `DeviceLost`.
+
+        Call it before its retirement, when its buffer is used again.
+        """
         self.fence.wait()
         return self._buffer.received()
 
@@ -87,6 +91,7 @@ class Worker:
 
     def __init__(self, storage: Storage, model: Model, device: Device) -> None:
         self.storage, self.model, self.device = storage, model, device
+        device.settle()
         self.mirror = TableMirror(device)
         self.staging = StagingPool(device)
         self._previous = _Sampled()
@@ -112,7 +117,7 @@ class Worker:
             buffer.send_back(current.tokens)
 
         self.device.upload(upload)
-        return Submitted(launch, self.device.launch(execute), buffer.used, buffer)
+        return Submitted(launch, self.device.launch(execute), buffer.used, buffer, on_device)
 
     def retired(self, launch_id: int) -> None:
         """Launches up to this one have retired: their buffers may be used again."""

@@ -3,9 +3,12 @@
 Expected tokens come from the dense oracle: one sequence at a time, no cache, no batch, one token after the other.
 """
 
+import contextlib
 import random
+import weakref
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,12 +16,13 @@ import torch
 from pagedkv.bench import loop_speed
 from pagedkv.bench.lookup_model import LookupModel
 from pagedkv.impl.cache import BlockCache
-from pagedkv.impl.device import CudaDevice, Device, DeviceFailed, ThreadDevice
+from pagedkv.impl.device import CudaDevice, Device, DeviceFailed, DeviceLost, ThreadDevice
 from pagedkv.impl.loop import Loop, Step
 from pagedkv.impl.model import Projection
 from pagedkv.impl.refusals import Duplicate, InvalidArgument
 from pagedkv.impl.requests import Limits, Request
 from pagedkv.impl.scheduler import Scheduler
+from pagedkv.impl.staging import StagingBuffer
 from pagedkv.impl.storage import KvShape, Storage
 from torch import Tensor
 
@@ -167,6 +171,49 @@ def test_a_launch_that_fails_costs_a_recompute_and_no_token(steps_ahead: int, cu
     assert found == expected(some_requests())
 
 
+def test_run_says_what_failed_and_can_go_on() -> None:
+    with make_loop(TWO_AHEAD, model=FailsNowAndThen()) as loop:
+        for request in some_requests():
+            loop.submit(request)
+        with pytest.raises(DeviceFailed, match="out of luck"):
+            loop.run()
+        assert len(loop.scheduler.requests()) > 0
+        while loop.scheduler.requests():
+            with contextlib.suppress(DeviceFailed):
+                loop.run()
+
+
+@pytest.mark.parametrize("cuda", [False, True])
+def test_where_an_upload_fails_the_device_is_lost(cuda: bool) -> None:  # noqa: FBT001  (read with its name)
+    with cuda_stand_in(), make_loop(TWO_AHEAD, device=CudaDevice(torch.device("cpu")) if cuda else None) as loop:
+        loop.submit(Request(1, [3, 4], 5))
+        loop.plan()
+        with mock.patch.object(StagingBuffer, "send", side_effect=OSError("bus off")):
+            loop.plan()
+            assert loop.collect() is not None
+            for _ in range(2):
+                with pytest.raises(DeviceLost, match="bus off"):
+                    loop.collect()
+        assert loop.in_flight == 1
+        loop.plan()
+        with pytest.raises(DeviceLost, match="bus off"):
+            loop.collect()
+
+
+def test_a_table_that_grows_stays_for_the_launch_in_flight() -> None:
+    """On a GPU its memory would be given to the next one who asks, while a kernel reads it."""
+    with cuda_stand_in(), make_loop(TWO_AHEAD, device=CudaDevice(torch.device("cpu"))) as loop:
+        loop.submit(Request(1, [3, 4], 5))
+        loop.plan()
+        table = weakref.ref(loop.worker.mirror.table)
+        loop.submit(Request(2, [5] * 30, 5))
+        loop.plan()
+        assert loop.worker.mirror.table is not table()
+        assert table() is not None
+        loop.collect()
+        assert table() is None
+
+
 class SamplesNonsense(FailsNowAndThen):
     """A model whose tokens are none."""
 
@@ -196,6 +243,12 @@ def test_what_cannot_be_computed_is_refused() -> None:
             loop.submit(Request(1, [1, 2], 5))
         with pytest.raises(InvalidArgument, match="at work already"):
             Loop(loop.scheduler, loop.worker.storage, MODEL, loop.worker.device)
+        odd = LookupModel.make(SHAPE, 3, VOCABULARY, LONGEST)
+        with pytest.raises(InvalidArgument, match="3 query heads"):
+            Loop(Scheduler(BlockCache(24, 4), TWO_AHEAD), loop.worker.storage, odd, loop.worker.device)
+        meta = Storage(SHAPE, 24, 4, device="meta")
+        with pytest.raises(InvalidArgument, match="the storage is on meta"):
+            Loop(Scheduler(BlockCache(24, 4), TWO_AHEAD), meta, MODEL, loop.worker.device)
         with pytest.raises(InvalidArgument, match="of one size"):
             Loop(Scheduler(BlockCache(24, 2), TWO_AHEAD), loop.worker.storage, MODEL, loop.worker.device)
 
