@@ -9,7 +9,17 @@ floors are those of `manager_ratios`, which compares medians in turns and says w
 from collections.abc import Callable
 
 import pytest
-from pagedkv.bench.manager_ratios import STEPS, Call, Decode, FloorDecode, FloorRequests, Requests
+from pagedkv.bench.manager_ratios import (
+    STEPS,
+    Call,
+    Cancel,
+    Decode,
+    FloorDecode,
+    FloorRequests,
+    Release,
+    Requests,
+    Serve,
+)
 from pytest_benchmark.fixture import BenchmarkFixture
 
 ROUNDS = STEPS - 2  # one step a round, as many as a batch has room for
@@ -20,6 +30,27 @@ def run(benchmark: BenchmarkFixture, group: str, call: Call, rounds: int = ROUND
     benchmark.group = group
     benchmark.pedantic(  # type: ignore[no-untyped-call]  # pytest-benchmark gives it no types
         call, rounds=rounds, iterations=iterations, warmup_rounds=2
+    )
+
+
+def nothing() -> None:
+    """Do nothing: where a case needs no call before or after the one that is measured."""
+
+
+def run_between(benchmark: BenchmarkFixture, group: str, before: Call, call: Call, after: Call, rounds: int) -> None:
+    """Measure a call as one row of a group, each time between two others that are not measured."""
+    benchmark.group = group
+    pending = False
+
+    def next_round() -> None:
+        nonlocal pending
+        if pending:
+            after()
+        pending = True
+        before()
+
+    benchmark.pedantic(  # type: ignore[no-untyped-call]  # pytest-benchmark gives it no types
+        call, setup=next_round, rounds=rounds, iterations=1
     )
 
 
@@ -39,3 +70,22 @@ def test_step(benchmark: BenchmarkFixture, call: str) -> None:
 def test_request(benchmark: BenchmarkFixture, call: str) -> None:
     requests = FloorRequests().add_release if call == "floor" else getattr(Requests(), call)
     run(benchmark, "add + release 1,024 tokens", requests, rounds=1000, iterations=20)
+
+
+@pytest.mark.parametrize("call", ["floor", "schedule", "complete"])
+def test_serve(benchmark: BenchmarkFixture, call: str) -> None:
+    serve = Serve(2000, 1000)
+    calls: dict[str, tuple[Call, Call, Call]] = {
+        "floor": (nothing, FloorDecode(2000).extend, nothing),
+        "schedule": (nothing, serve.schedule, serve.complete),
+        "complete": (serve.schedule, serve.complete, nothing),
+    }
+    run_between(benchmark, "schedule and complete, 2,000 run and 1,000 wait", *calls[call], rounds=ROUNDS)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("make", [Release, Cancel])
+def test_leave(benchmark: BenchmarkFixture, make: type[Release | Cancel], *, in_flight: bool) -> None:
+    case = Cancel(1000, in_flight=in_flight) if make is Cancel else Release(in_flight=in_flight)
+    group = f"leave with 1,024 tokens, {'in flight' if in_flight else 'written'}"
+    run_between(benchmark, group, case.begin, case.leave, case.end, rounds=1000)

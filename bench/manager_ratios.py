@@ -175,11 +175,12 @@ class Release:
         self.prompt = np.arange(PROMPT, dtype=np.int32)
 
     def begin(self) -> None:
-        """Add and launch it."""
-        self.cache.add(7, self.prompt)
-        self.cache.launch((7,), PROMPT)
+        """Add and launch it; what is written is published."""
+        hits = self.cache.add(7, self.prompt).hits  # from the second time on
+        self.cache.launch((7,), PROMPT - hits * BLOCK_SIZE)
         if not self.in_flight:
             self.end()
+            self.cache.publish((7,), (), 0)
 
     def leave(self) -> None:
         """Release it."""

@@ -37,9 +37,12 @@ class TraceTokens:
         self._all_own = int(lengths.sum())
 
     def prompt(self, request: int) -> Int32Array:
-        """Return the tokens of a request's prompt."""
-        positions = np.arange(self._prompt.item(request))
-        return self.at(np.full(positions.size, request), positions, np.zeros(1, np.int64))
+        """Return the tokens of a request's prompt: what `at` gives for its positions, made a block at a time."""
+        length, covered = self._prompt.item(request), self._covered.item(request)
+        numbers = self._numbers[self._starts.item(request) : self._starts.item(request + 1), None]
+        shared = (numbers * self._block_size + np.arange(self._block_size)).ravel()[: min(covered, length)]
+        own = np.arange(shared.size, length) + self._own.item(request)
+        return (np.concatenate((shared, own)) % TOKENS).astype(np.int32)
 
     def at(self, requests: Int64Array, positions: Int64Array, samples: Int64Array) -> Int32Array:
         """Return a token for each (request, position), of its sample of that number; arrays of one length."""

@@ -31,6 +31,7 @@ from typing import Self
 import numpy as np
 
 from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array
+from .events import EventLog
 from .fences import LARGEST_INT32, Fences
 from .launches import LaunchLog
 from .prefix_index import PrefixIndex
@@ -121,9 +122,9 @@ class BlockPool:
         self.co_holders[ids] += 1
         self.shared_edges += ids.size
 
-    def start_sharing(self, block_size: int) -> PrefixIndex:
+    def start_sharing(self, block_size: int, events: EventLog | None = None) -> PrefixIndex:
         """Make what published blocks need: an index, and an order of eviction. O(1): memory comes as it is used."""
-        index = PrefixIndex(self.blocks, block_size)
+        index = PrefixIndex(self.blocks, block_size, events)
         self.retention = Retention(index.parents)
         self.index = index
         return index
@@ -134,14 +135,15 @@ class BlockPool:
         Free ones are the next to be taken, in this order. Where `ids` isn't `one_row` in order, O(ids log ids).
         """
         if self.index is not None:
-            published = self.index.published[ids]
+            ids = ids.astype(np.intp)
+            published = self.index.published.take(ids)
             count = int(np.count_nonzero(published))
             if count:
                 if one_row:  # its published blocks are the first ones, and the deepest go first
-                    idle = ids[:count][::-1].astype(np.intp)
+                    idle = ids[:count][::-1]
                     ids = ids[count:]
                 else:
-                    idle = ids[published].astype(np.intp)
+                    idle = ids[published]
                     idle = idle[np.argsort(-self.index.depths[idle], kind="stable")]
                     ids = ids[~published]
                 self.held -= count

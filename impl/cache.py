@@ -29,6 +29,7 @@ from .arithmetic import Paging, blocks_needed
 from .arrays import NO_BLOCKS, NO_IDS, NO_SLOTS, Int32Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
+from .events import EventLog
 from .extension import extend
 from .invariants import CorruptState
 from .journal import JournalWriter
@@ -49,7 +50,9 @@ class BlockCache(PrefixSharing):
     `blocks` are usable blocks of `block_size` positions, ids 1 to `blocks` (the null block 0 is extra). `streams` are
     device streams, numbered from 0; at most `launches_in_flight` launches wait for their retirement at a time.
     `journal` is a file name (one that ends in .gz is compressed) or a `JournalWriter`; it is complete once the cache is
-    closed. `rows` and `max_blocks_per_row` are initial capacities of the table, which grows by itself.
+    closed. `rows` and `max_blocks_per_row` are initial capacities of the table, which grows by itself. Without
+    `prefix_cache` nothing is published, whatever is told. With `events` the cache notes what is published and evicted,
+    with `event_tokens` also the token ids of it.
 
     Requests: `add`, `fork`, `release`. Steps: `extend`, `launch`, `retire`. Views: see `CacheViews`. Also: `clone`,
     `close`; as a context manager a cache closes its journal, or abandons it where an exception ends the context.
@@ -65,6 +68,8 @@ class BlockCache(PrefixSharing):
         streams: int = 1,
         launches_in_flight: int = 64,
         prefix_cache: bool = True,
+        events: bool = False,
+        event_tokens: bool = False,
         journal: JournalWriter | str | os.PathLike[str] | None = None,
         rows: int = 64,
         max_blocks_per_row: int = 64,
@@ -84,6 +89,7 @@ class BlockCache(PrefixSharing):
             ) from None
         self._operations = 0
         self._prefix_cache = prefix_cache
+        self._event_log = EventLog(with_tokens=event_tokens) if events or event_tokens else None
         self._sharing = None
         if journal is not None and not isinstance(journal, JournalWriter):
             journal = JournalWriter(
@@ -250,6 +256,9 @@ class BlockCache(PrefixSharing):
         PrefixSharing.__init__(twin, tables, self._pool.clone(launches))
         twin._prefix_cache = self._prefix_cache
         twin._sharing = self._sharing and self._sharing.clone(twin._pool, tables)
+        twin._event_log = None if self._event_log is None else self._event_log.clone()
+        if twin._pool.index is not None:
+            twin._pool.index.events = twin._event_log
         twin._operations = self._operations
         twin._journal = None
         return twin

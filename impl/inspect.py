@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .arrays import IndexArray
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .launches import InFlight, LaunchLog
@@ -35,6 +36,8 @@ class Holding(NamedTuple):
     readers: tuple[int, ...]  # launches in flight that read or write it
     planned: tuple[int, ...]  # sequences whose planned copy reads it
     fences: tuple[int, ...]  # per stream, the launch whose retirement it waits for; 0 where it waits for none
+    pins: tuple[int, ...] = ()  # handles of the pins that hold it
+    parent: int | None = None  # if it is published: the block before it in the prefix index, 0 for none
 
     def __str__(self) -> str:
         said = [f"block {self.block} is {self.state}"]
@@ -42,17 +45,24 @@ class Holding(NamedTuple):
             after = f", after launch {holder.since_launch}" if holder.since_launch else ""
             since = f"since operation {holder.since_operation}{after}"
             said.append(f"sequence {holder.seq} holds it as block {holder.place} of its row, {since}")
+        if self.pins:
+            said.append("held by pin " + ", ".join(map(str, self.pins)))
+        if self.parent is not None:
+            said.append(
+                f"published behind block {self.parent}" if self.parent else "published as the first of a prefix"
+            )
         if self.readers:
             said.append("in flight and touching it: launch " + ", ".join(map(str, self.readers)))
         if self.planned:
             said.append("a planned copy reads it for sequence " + ", ".join(map(str, self.planned)))
         waits = [f"launch {fence} on stream {stream}" for stream, fence in enumerate(self.fences) if fence]
         if waits:
-            said.append("not free before the retirement of " + " and ".join(waits))
+            free = "evictable" if self.state == "idle" else "free"
+            said.append(f"not {free} before the retirement of " + " and ".join(waits))
         return "; ".join(said)
 
 
-def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
+def who_holds(tables: BlockTables, pool: BlockPool, block: int, pins: Mapping[int, IndexArray]) -> Holding:
     """Tell who holds a block, since when, and why it is not free. O(table entries in use + rows in flight)."""
     state = pool.state(block)
     flights = pool.launches.in_flight.values()
@@ -63,7 +73,9 @@ def who_holds(tables: BlockTables, pool: BlockPool, block: int) -> Holding:
         tuple(_holders(tables, pool, block)) if block else (),
         tuple(flight.launch.id for flight in flights if block and block in blocks_touched(tables, flight)),
         tuple(int(names[row]) for row, copy in tables.copies.items() if copy.source == block),
-        tuple(pool.fences.of(block)) if state == "quarantined" else (0,) * pool.launches.streams,
+        tuple(pool.fences.of(block)) if state in {"quarantined", "idle"} else (0,) * pool.launches.streams,
+        tuple(handle for handle, blocks in pins.items() if block in blocks.tolist()),
+        pool.index.parents.item(block) if pool.index is not None and pool.index.published[block] else None,
     )
 
 
@@ -71,6 +83,7 @@ def _holders(tables: BlockTables, pool: BlockPool, block: int) -> Iterator[Holde
     """Yield the holders of a block.
 
     An edge is as old as the row's growth by the block, or as the sequence if that is younger: it began with the block.
+    (One that a merge made counts as old as the sequence, or as the block's own growth: when it was merged isn't noted.)
     """
     for name, row in tables.names.row_of.items():
         for place in np.flatnonzero(tables.blocks(row) == block).tolist():
@@ -144,7 +157,8 @@ def fingerprint(
     """Return all state on which future behaviour depends, renamed.
 
     Left out, since it can't influence what happens: which row a sequence has, rows and fences that have retired, how
-    many operations there have been, the last batch resolved.
+    many operations there have been, the last batch resolved, hashes. Token ids and salts are names, too: who knows how
+    many is told, and which block is published behind which.
     """
     launches = pool.launches
     names = {0: 0} | {launch_id: launch(launch_id) for launch_id in launches.in_flight}  # 0: what has retired
@@ -163,12 +177,18 @@ def fingerprint(
                 tuple([names.get(fence, 0) for fence in (*fences[row], *own)]),
                 tuple([(names[pending], start) for pending, start in sorted(pending_writes(tables, row, writes))]),
                 copy and (block[copy.source], block[copy.target], copy.extent),
+                () if tables.knowledge is None else tables.knowledge.of(row),
             )
         )
     free = pool.free_ids().tolist()
     unkept = set(free)
     kept = [
-        (block[entry], count, tuple([names[fence] for fence in pool.fences.of(entry)]))
+        (
+            block[entry],
+            count,
+            tuple([names[fence] for fence in pool.fences.of(entry)]),
+            *_publication(pool, block, entry),
+        )
         for entry, count in enumerate(pool.co_holders.tolist())
         if entry and entry not in unkept
     ]
@@ -181,4 +201,21 @@ def fingerprint(
         )
         for launch_id, flight in launches.in_flight.items()
     ]
-    return tuple([block[entry] for entry in free]), tuple(sorted(sequences)), tuple(sorted(kept)), tuple(flights)
+    queues = [] if pool.retention is None else pool.retention.queues()
+    return (
+        tuple([block[entry] for entry in free]),
+        tuple(sorted(sequences)),
+        tuple(sorted(kept)),
+        tuple(flights),
+        tuple([tuple([block[entry] for entry in queue]) for queue in queues if queue or any(queues)]),
+    )
+
+
+def _publication(pool: BlockPool, block: Mapping[int, int], entry: int) -> tuple[int, ...]:
+    """Return a published block's parent and classes, renamed; nothing of another block."""
+    index, retention = pool.index, pool.retention
+    if index is None or retention is None or not index.published[entry]:
+        return ()
+    parent = index.parents.item(entry)
+    classes = retention.own.item(entry), retention.effective.item(entry), *retention.heirs(entry)
+    return (block[parent] if parent else 0, *classes)

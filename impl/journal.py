@@ -99,7 +99,8 @@ class JournalWriter:
     ) -> None:
         """Write what each sequence was told, which blocks were published, merged (sequence, index, old, new), freed."""
         batch = self._batch("seqs", seqs, 1)
-        told = f',"tokens":{_text(tokens)}{_number("retention", retention)}{_field("published", blocks)}'
+        told = _field("tokens", tokens if any(tokens) else []) + _number("retention", retention)
+        told += _field("published", blocks)
         self._line(
             f'{{"op":"publish"{batch}{told}{_field("merged", [[*merge] for merge in merges])}{_field("freed", freed)}}}'
         )

@@ -21,7 +21,7 @@ FEWEST_DEPTHS = 64
 
 
 class PrefixHash:
-    """Hashes of prefixes under secret keys: of roots, of one page, of pages in a row, of pages anywhere.
+    """Hashes of prefixes under secret keys: of roots, of pages in a row, of several such rows.
 
     A page is the tokens of a full block, int32 [B]. A `PrefixHash` may be shared: it only ever grows.
     """
@@ -37,11 +37,6 @@ class PrefixHash:
     def root(self, salt: int) -> int:
         """Return what the hashes of a salt's prefixes begin with. O(1)."""
         return _wrapped(salt * self._salt_key) if salt else 0
-
-    def first(self, page: Int32Array, root: int) -> int:
-        """Return the hash of a prefix of one page: `chain` at a third of its cost. O(B)."""
-        words = page.view(np.int64) if self._paired else page
-        return _wrapped(words.dot(self._keys).item() * self._multipliers.item(0) + self._addends.item(0) + root)
 
     def chain(self, pages: Int32Array, before: int, depth: int = 0) -> Int64Array:
         """Return the hash of the prefix that ends with each of these pages [n, B], one behind the other.

@@ -22,8 +22,11 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array, frozen
+from .events import EventLog
 from .prefix_hash import PrefixHash
+
+NO_HASHES: Int64Array = frozen(np.empty(0, np.int64))
 
 
 class PrefixIndex:
@@ -41,6 +44,7 @@ class PrefixIndex:
         "_others",
         "block_size",
         "depths",
+        "events",
         "hash",
         "hashes",
         "parents",
@@ -49,8 +53,9 @@ class PrefixIndex:
         "tokens",
     )
 
-    def __init__(self, blocks: int, block_size: int) -> None:
+    def __init__(self, blocks: int, block_size: int, events: EventLog | None = None) -> None:
         self.block_size = block_size
+        self.events = events
         self.hash = PrefixHash(block_size)
         self.tokens = np.zeros((blocks + 1, block_size), np.int32)
         self.published = np.zeros(blocks + 1, bool)
@@ -65,18 +70,19 @@ class PrefixIndex:
 
     # ---- look-up ----------------------------------------------------------------------------------------------------
 
-    def match(self, tokens: Int32Array, limit: int, salt: int) -> IndexArray:
+    def match(self, tokens: Int32Array, limit: int, salt: int) -> tuple[IndexArray, Int64Array]:
         """Return the longest chain of published blocks that begins at the salt's root and holds these tokens.
 
-        At most `limit` full blocks of them. O(tokens), and O(B) where even the first block is nobody's.
+        At most `limit` full blocks of them; and the hashes of all full blocks. O(tokens).
         """
-        if limit < 1:
-            return NO_IDS
-        size, root = self.block_size, self.hash.root(salt)
-        if self.new(self.hash.first(tokens[:size], root)):
-            return NO_IDS
-        pages = tokens[: limit * size].reshape(limit, size)
-        return self.find(pages, self.hash.chain(pages, root), 0, salt)
+        full = tokens.size // self.block_size
+        if not full:
+            return NO_IDS, NO_HASHES
+        pages = tokens[: full * self.block_size].reshape(full, self.block_size)
+        hashes = self.hash.chain(pages, self.hash.root(salt))
+        if limit < 1 or self.new(hashes.item(0)):
+            return NO_IDS, hashes
+        return self.find(pages[:limit], hashes[:limit], 0, salt), hashes
 
     def find(self, pages: Int32Array, hashes: Int64Array, parent: int, salt: int) -> IndexArray:
         """Return the longest chain of published blocks behind `parent` with these pages, whose hashes are given."""
@@ -138,16 +144,17 @@ class PrefixIndex:
 
     # ---- changes ----------------------------------------------------------------------------------------------------
 
-    def store(self, ids: IndexArray, tokens: Int32Array) -> None:
-        """Write the tokens of blocks that were taken, one behind the other; the last one may be partly filled."""
-        full = tokens.size // self.block_size
+    def store(self, ids: IndexArray, tokens: Int32Array, hashes: Int64Array) -> None:
+        """Write tokens of blocks that were taken, and hashes of those that are full: all but the last at least."""
+        full = hashes.size
         end = full * self.block_size
+        self.hashes[ids[:full]] = hashes
         self.tokens[ids[:full]] = tokens[:end].reshape(full, self.block_size)
         if end < tokens.size:
             self.tokens[ids.item(full), : tokens.size - end] = tokens[end:]
 
     def insert(self, ids: IndexArray, hashes: Int64Array, parents: IndexArray, depths: IndexArray) -> None:
-        """Publish blocks, whose tokens are there, under keys that nobody has; `salts` are the caller's. O(ids)."""
+        """Publish blocks, whose tokens and salts are there, under keys that nobody has; parents first. O(ids)."""
         self.published[ids] = True
         self.hashes[ids] = hashes
         self.parents[ids] = parents
@@ -158,6 +165,8 @@ class PrefixIndex:
         away = self._home.take(homes) != ids  # two of these may have one home
         if np.count_nonzero(before) or np.count_nonzero(away):
             self._send_away({*before[before.nonzero()[0]].tolist(), *ids[away].tolist()})
+        if self.events is not None:
+            self.events.stored(ids, parents, self.salts[ids].tolist(), self.tokens[ids])
 
     def _send_away(self, blocks: set[int]) -> None:
         """Note where blocks are found that have no home any more, or have found none."""
@@ -178,6 +187,8 @@ class PrefixIndex:
         if np.count_nonzero(away):
             for prefix_hash, block in zip(hashes[away].tolist(), ids[away].tolist(), strict=True):
                 self._forget(prefix_hash, block)
+        if self.events is not None:
+            self.events.removed(ids)
 
     def _forget(self, prefix_hash: int, block: int) -> None:
         """Let go a block that is not at home."""
@@ -197,6 +208,8 @@ class PrefixIndex:
         self._home.fill(0)
         self._others.clear()
         self._more.clear()
+        if self.events is not None:
+            self.events.cleared()
 
     def published_ids(self) -> IndexArray:
         """Return all published blocks, in order of id. O(blocks)."""
@@ -210,6 +223,7 @@ class PrefixIndex:
         """Return an independent copy with the same hash."""
         twin = object.__new__(type(self))
         twin.block_size, twin.hash, twin._mask = self.block_size, self.hash, self._mask
+        twin.events = self.events  # until it is given its own
         twin.tokens, twin.published = self.tokens.copy(), self.published.copy()
         twin.hashes, twin.parents = self.hashes.copy(), self.parents.copy()
         twin.depths, twin.salts, twin._home = self.depths.copy(), self.salts.copy(), self._home.copy()

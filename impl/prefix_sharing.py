@@ -19,12 +19,16 @@ import numpy as np
 from . import arguments, idle_blocks
 from .arguments import Integers, integer, shown
 from .arithmetic import blocks_needed
-from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array
+from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array, Int64Array
+from .events import Event, EventLog
+from .inspect import Holding, who_holds
 from .invariants import CorruptState, check
 from .journal import JournalWriter
+from .prefix_index import NO_HASHES
+from .publication import publish
 from .refusals import Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
 from .results import Added, Publication
-from .sharing import NEVER, Sharing, publish
+from .sharing import NEVER, Sharing
 from .sharing_invariants import check_sharing
 from .views import CacheViews
 
@@ -34,19 +38,22 @@ LOST = "R-OWN-5: held, idle and quarantined blocks are not those that are off th
 class PrefixSharing(CacheViews):
     """What a `BlockCache` does with token ids.
 
-    Operations: `publish`, `pin`, `unpin`, `clear`. Questions: `match`, `room`, `published`, `pins`; for tests: `check`.
+    Operations: `publish`, `pin`, `unpin`, `clear`. Questions: `match`, `room`, `published`, `pins`, `events`,
+    `who_holds`; for tests: `check`.
     """
 
+    _event_log: EventLog | None
     _journal: JournalWriter | None
     _operations: int
     _prefix_cache: bool
     _sharing: Sharing | None
-    __slots__ = ("_journal", "_operations", "_prefix_cache", "_sharing")
+    __slots__ = ("_event_log", "_journal", "_operations", "_prefix_cache", "_sharing")
 
     def match(self, tokens: Integers, salt: int = 0) -> int:
         """Return how many leading tokens of a prompt an `add` would hit now. O(tokens)."""
         ids = arguments.token_ids(tokens)
-        return self._match(ids, (ids.size - 1) // self.block_size, integer("a salt", salt)).size * self.block_size
+        hits, _ = self._match(ids, (ids.size - 1) // self.block_size, integer("a salt", salt))
+        return hits.size * self.block_size
 
     def room(self, tokens: SupportsIndex | Integers, salt: int = 0) -> tuple[int, int]:
         """Return (blocks that an `add` would take now, blocks that it could take): it has room if need <= available.
@@ -55,8 +62,7 @@ class PrefixSharing(CacheViews):
         """
         salt = integer("a salt", salt)
         if isinstance(tokens, np.ndarray | Sequence):
-            need, available, _ = self._room(arguments.token_ids(tokens), salt)
-            return need, available
+            return self._room(arguments.token_ids(tokens), salt)[:2]
         return blocks_needed(max(integer("the token count", tokens), 0), self.block_size), self.available
 
     def publish(
@@ -98,7 +104,7 @@ class PrefixSharing(CacheViews):
         pins = {} if self._sharing is None else self._sharing.pins
         if handle in pins:
             raise Duplicate(f"pin {handle} is in use already")
-        hits = self._match(ids, ids.size // self.block_size, salt)
+        hits, _ = self._match(ids, ids.size // self.block_size, salt)
         if not hits.size:
             raise Empty(f"pin {handle} would hold nothing: no block of this prefix is published")
         self._operations += 1
@@ -132,12 +138,21 @@ class PrefixSharing(CacheViews):
         for blocks in sharing.pins.values():
             self._drop_pin(blocks)
         sharing.pins.clear()
-        sharing.weights += 1
+        sharing.knowledge.now += 1
         freed = idle_blocks.unpublish_all(self._pool).astype(np.int32)
         if self._journal is not None:
             self._journal.clear(freed.tolist())
         self._conserve()
         return freed
+
+    def events(self) -> list[Event]:
+        """Return what was published and evicted since the last call, oldest first; see `events` for the digests.
+
+        Refused: `InvalidArgument`, if the cache was made without `events=True`.
+        """
+        if self._event_log is None:
+            raise InvalidArgument("this cache notes no events: make it with events=True")
+        return self._event_log.fetch()
 
     def published(self) -> Int32Array:
         """Return all published blocks, in order of id. O(blocks)."""
@@ -147,6 +162,12 @@ class PrefixSharing(CacheViews):
         """Return the live pins' handles and the blocks that each holds. O(pinned blocks)."""
         pins = {} if self._sharing is None else self._sharing.pins
         return {handle: blocks.astype(np.int32) for handle, blocks in pins.items()}
+
+    def who_holds(self, block: int) -> Holding:
+        """Tell who holds a block, since when, and why it is not free. O(table + rows in flight)."""
+        return who_holds(
+            self._tables, self._pool, self._block(block), {} if self._sharing is None else self._sharing.pins
+        )
 
     def check(self) -> None:
         """Walk everything; `CorruptState` names the first invariant that does not hold."""
@@ -166,7 +187,7 @@ class PrefixSharing(CacheViews):
         if longest > self.blocks:
             raise TooLong(f"sequence {name} needs {longest} blocks and the whole pool has {self.blocks}")
         sharing = self._sharing or self._start_sharing()
-        need, available, hits = self._room(ids, salt)
+        need, available, hits, hashes = self._room(ids, salt)
         if need > available:
             raise NoSpace(f"sequence {name} needs {need} blocks and {available} are available")
         if longest > tables.columns or not tables.free_rows:
@@ -174,10 +195,10 @@ class PrefixSharing(CacheViews):
         self._operations += 1
         idle_blocks.hold(pool, hits)
         taken = pool.take(need)
-        sharing.index.store(taken, ids[hits.size * self.block_size :])
+        sharing.index.store(taken, ids[hits.size * self.block_size :], hashes[hits.size :])
         blocks = (np.concatenate((hits, taken)) if hits.size else taken).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks)
-        sharing.knowledge.begin(row, count, salt, self._weights(), hits.size)
+        sharing.knowledge.begin(row, count, salt, self._weights(), hits.size, hashes.size)
         tables.launched[row] = hits.size * self.block_size
         if self._journal is not None:
             self._journal.add(name, count, taken.tolist(), tokens=ids.tolist(), salt=salt, hits=hits.tolist())
@@ -187,19 +208,19 @@ class PrefixSharing(CacheViews):
     def _begin_unknown(self, row: int, salt: int) -> None:
         """Note a sequence that was added by a count: it may be told its ids later."""
         sharing = self._sharing or self._start_sharing()
-        sharing.knowledge.begin(row, 0, salt, self._weights(), 0)
+        sharing.knowledge.begin(row, 0, salt, self._weights())
 
-    def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray]:
-        """Return (need, available, hits) of a prompt."""
-        hits = self._match(ids, (ids.size - 1) // self.block_size, salt)
+    def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray, Int64Array]:
+        """Return (need, available, hits, hashes) of a prompt."""
+        hits, hashes = self._match(ids, (ids.size - 1) // self.block_size, salt)
         need = blocks_needed(ids.size, self.block_size) - hits.size
         available = self._pool.available
         if hits.size:
             available -= idle_blocks.evictable_among(self._pool, hits)
-        return need, available, hits
+        return need, available, hits, hashes
 
-    def _match(self, ids: Int32Array, limit: int, salt: int) -> IndexArray:
-        return NO_IDS if self._sharing is None else self._sharing.index.match(ids, limit, salt)
+    def _match(self, ids: Int32Array, limit: int, salt: int) -> tuple[IndexArray, Int64Array]:
+        return (NO_IDS, NO_HASHES) if self._sharing is None else self._sharing.index.match(ids, limit, salt)
 
     def _drop_pin(self, blocks: IndexArray) -> Int32Array:
         """Drop a pin's edges; return the blocks that can be evicted now."""
@@ -209,11 +230,11 @@ class PrefixSharing(CacheViews):
     def _weights(self) -> int:
         """Return the weights epoch that a sequence begins under."""
         assert self._sharing is not None
-        return self._sharing.weights if self._prefix_cache else NEVER
+        return self._sharing.knowledge.now if self._prefix_cache else NEVER
 
     def _start_sharing(self) -> Sharing:
         """Make what sharing needs; sequences that are live were told counts, without a salt."""
-        index = self._pool.start_sharing(self.block_size)
+        index = self._pool.start_sharing(self.block_size, self._event_log)
         self._sharing = Sharing(index, self._tables.start_sharing(0 if self._prefix_cache else NEVER))
         return self._sharing
 

@@ -115,7 +115,11 @@ class Retention:
 
     def order(self) -> list[int]:
         """Return all evictable blocks, class by class, next to be evicted first. O(entries)."""
-        return [block for level in range(CLASSES) for block in self._holding(level).tolist()]
+        return [block for queue in self.queues() for block in queue]
+
+    def queues(self) -> list[list[int]]:
+        """Return the evictable blocks of each effective class, next to be evicted first. O(entries)."""
+        return [self._holding(level).tolist() for level in range(CLASSES)]
 
     def _append(self, level: int, ids: IndexArray) -> None:
         log = self._logs[level]

@@ -87,7 +87,8 @@ class Running:
     def close(self, slot: int) -> None:
         """Take away the slot of a sample that is done and has no sequence any more. O(1)."""
         self.owner[slot] = None
-        self.sharers -= self.shares.item(slot)
+        if self.shares.item(slot):
+            self.sharers -= 1
         self.tokens.close(slot)
         self._leaving.append(slot)
         self._untidy = True

@@ -167,7 +167,7 @@ class Scheduler(SchedulerViews):
         return twin
 
     def _find(self, request: int) -> Live:
-        found = self._serving.live.get(integer("a request's id", request))
+        found = self._serving.live.get(request if type(request) is int else integer("a request's id", request))
         if found is None:
             raise Unknown(f"no live request is called {shown(request)}")
         return found

@@ -109,13 +109,17 @@ def _check_knowledge(tables: BlockTables, sharing: Sharing) -> None:
     for name, row in tables.names.row_of.items():
         known, weights = knowledge.known.item(row), knowledge.weights.item(row)
         must(0 <= known <= tables.allocated.item(row), f"R-CAP-2: sequence {name} knows more than is allocated")
-        must(weights <= sharing.weights, f"R-HASH-6: sequence {name} began under weights that are not there yet")
-        if weights == sharing.weights:
+        must(weights <= knowledge.now, f"R-HASH-6: sequence {name} began under weights that are not there yet")
+        if weights == knowledge.now:
             blocks = tables.blocks(row)[: knowledge.published.item(row)]
             must(bool(index.published[blocks].all()), f"R-HASH-3: sequence {name} takes blocks for published")
             same = not blocks.size or index.salts[blocks[0]] == knowledge.salts[row]
             must(bool(same), f"R-HASH-1: sequence {name} holds blocks of another salt")
             must(known >= blocks.size * index.block_size, f"R-HASH-4: blocks of sequence {name} are published unknown")
+        full = index.hash.chain(index.tokens[tables.blocks(row)], index.hash.root(knowledge.salts.item(row)))
+        hashed = tables.blocks(row)[: knowledge.hashed.item(row)]
+        same = np.array_equal(index.hashes[hashed], full[: hashed.size])
+        must(same, f"R-HASH-3: hashes of sequence {name} are not those of its tokens")
     unused = np.ones(knowledge.known.size, bool)
     unused[list(tables.names.row_of.values())] = False
     must(not knowledge.known[unused].any(), "a row without sequence knows tokens")

@@ -14,7 +14,7 @@ from .arrays import Int32Array, Int64Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .extension import blocks_to_extend
-from .inspect import Holding, fingerprint, lengths, pending_of, pending_writes, who_holds, writes_by_epoch
+from .inspect import fingerprint, lengths, pending_of, pending_writes, writes_by_epoch
 from .launches import LaunchLog
 from .results import Counts, Csr, Launch, Lengths
 
@@ -22,9 +22,15 @@ from .results import Counts, Csr, Launch, Lengths
 class CacheViews:
     """The views of a `BlockCache`.
 
+    <<<<<<< HEAD
     For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`,
     `blocks_to_extend`, `planned_copies`, `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`,
     `references`, `holders`, `free_order`, `who_holds`. For tests: `fingerprint`.
+    =======
+    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`, `planned_copies`,
+    `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`, `references`, `holders`,
+    `free_order`. For tests: `fingerprint`.
+    >>>>>>> sharing-impl
     """
 
     _tables: BlockTables
@@ -112,16 +118,16 @@ class CacheViews:
         return self._launches.in_flight[launch_id].launch
 
     def block_state(self, block: int) -> str:
-        """Return "free", "held", "quarantined", or "reserved" for the null block. O(free blocks)."""
+        """Return "free", "held", "idle", "quarantined", or "reserved" for the null block. O(free blocks)."""
         return self._pool.state(self._block(block))
 
     def references(self, block: int) -> int:
-        """Return how many sequences hold a block. O(free blocks)."""
+        """Return how many sequences and pins hold a block. O(free blocks)."""
         block = self._block(block)
         return int(self._pool.co_holders[block]) + 1 if self._pool.state(block) == "held" else 0
 
     def holders(self) -> Int32Array:
-        """Return how many sequences hold each block, [blocks + 1]; -1 where it is quarantined or idle. O(blocks)."""
+        """Return each block's number of holders, [blocks + 1]; -1 where it is quarantined or idle. O(blocks)."""
         holders = self._pool.co_holders + np.int32(1)
         holders[self._pool.co_holders < 0] = -1
         holders[self._pool.free_ids()] = 0
@@ -134,10 +140,6 @@ class CacheViews:
         """Return the free blocks, next to be taken first. O(free blocks)."""
         order: list[int] = self._pool.free_ids().tolist()
         return order
-
-    def who_holds(self, block: int) -> Holding:
-        """Tell who holds a block, since when, and why it is not free. O(table + rows in flight)."""
-        return who_holds(self._tables, self._pool, self._block(block))
 
     def fingerprint(
         self, block: Mapping[int, int], sequence: Mapping[int, int], launch: Callable[[int], int]
