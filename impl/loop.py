@@ -12,7 +12,7 @@ is nobody's, and their blocks, table rows and staging buffers wait until it has 
 Guarantees: nothing that the device may still touch is used again (R-LIFE-1, R-LIFE-6). A launch that the device could
 not do costs its requests a recompute and the engine nothing. Cost: outside kernels under a millisecond a step for 2,000
 sequences (`python -m pagedkv.bench.loop_speed`); the host waits for the device in `collect` alone. Sources: planning
-apart from execution, Yu et al., "Orca" (OSDI '22); one step ahead, SGLang's overlap scheduler. Considered: the loop as a
+apart from execution, Yu et al., "Orca" (OSDI '22); one step ahead, SGLang's overlap scheduler. Considered: a loop in a
 thread of its own (an engine has one).
 """
 

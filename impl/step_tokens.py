@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .arrays import NO_SLOTS, Int64Array
+from .arrays import NO_SLOTS, IndexArray, Int64Array
 from .plans import Flight, Plan
 from .refusals import InvalidArgument
 from .serving import Serving
@@ -49,16 +49,25 @@ class Placeholders:
         ids = np.zeros(ends.item(-1), np.int64)
         sources = np.full(ids.size, KNOWN)
         decoding = flight.decoding.nonzero()[0]
-        if decoding.size:
-            places = ends[decoding] - 1
-            slots = flight.slots[decoding]
-            ids[places] = serving.running.tokens.last(slots)
-            if self._launch in serving.flights:
-                sources[places] = np.where(self._life[slots] == flight.lives[decoding], self._place[slots], KNOWN)
-        if decoding.size != flight.slots.size:
+        if decoding.size == flight.slots.size:  # a step of decode: a token a row
+            self._fill_decoding(serving, flight.slots, flight.lives, ids, sources)
+        else:
             _fill_chunks(serving, plan, flight, ends, ids)
+            last_ids, last_sources = ids[ends[decoding] - 1], sources[ends[decoding] - 1]
+            self._fill_decoding(serving, flight.slots[decoding], flight.lives[decoding], last_ids, last_sources)
+            ids[ends[decoding] - 1], sources[ends[decoding] - 1] = last_ids, last_sources
         self._remember(plan.launch.id, flight, len(serving.running.owner))
         return StepTokens(ids, sources, *_sampling(plan, ends))
+
+    def _fill_decoding(
+        self, serving: Serving, slots: IndexArray, lives: Int64Array, ids: Int64Array, sources: Int64Array
+    ) -> None:
+        """Write the last token of each slot, and its place in the launch in flight where that samples it."""
+        if not slots.size:
+            return
+        ids[:] = serving.running.tokens.last(slots)
+        if self._launch in serving.flights:
+            np.copyto(sources, self._place[slots], where=self._life[slots] == lives)
 
     def _remember(self, launch_id: int, flight: Flight, slots: int) -> None:
         """Note who gets the tokens of a launch, in the order in which they are sampled."""
@@ -86,7 +95,10 @@ def _fill_chunks(serving: Serving, plan: Plan, flight: Flight, ends: Int64Array,
 def _sampling(plan: Plan, ends: Int64Array) -> tuple[Int64Array, Int64Array]:
     """Return (sampling, ordinals)."""
     samples = plan.samples
-    if samples.max() <= 1:
+    least, most = samples.min(), samples.max()
+    if least == most == 1:
+        return ends - 1, np.zeros(ends.size, np.int64)
+    if most <= 1:
         sampling = (ends - 1)[samples > 0]
         return sampling, np.zeros(sampling.size, np.int64)
     before = np.cumsum(samples) - samples

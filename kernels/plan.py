@@ -173,9 +173,7 @@ def plan_attention(
     tables = []
     partial_rows = 0
     for tile_rows, chosen in ((rows.small, is_small), (rows.large, ~is_small)):
-        tiles = _tiles(
-            np.flatnonzero(chosen), starts, lengths, lowest, tile_rows // group, causal=causal, window=window
-        )
+        tiles = _tiles(chosen, starts, lengths, lowest, tile_rows // group, causal=causal, window=window)
         table, merges, partial_rows = _split(tiles, split_lengths[tiles[2]], partial_rows)
         tables.append((table, merges))
     (small, small_merges), (large, large_merges) = tables
@@ -224,23 +222,25 @@ def _check(
 
 
 def _tiles(
-    rows: IntArray, starts: IntArray, lengths: IntArray, lowest: IntArray, tokens_per_tile: int,
+    chosen: npt.NDArray[np.bool_], starts: IntArray, lengths: IntArray, lowest: IntArray, tokens_per_tile: int,
     *, causal: bool, window: int | None,
 ) -> Int32Array:  # fmt: skip
-    """Cut the queries of `rows` into tiles: `[row, first token, tokens, first position, begin, end]` each."""
-    counts = starts[rows + 1] - starts[rows]
-    if rows.size and counts.min() >= 1 and counts.max() <= tokens_per_tile:  # a tile a row, as in every step of decode
-        row, first, tokens = rows, np.zeros_like(rows), counts
-        position = lengths[row] - counts
-    else:
-        tiles_per_row = -(-counts // tokens_per_tile)
-        row = np.repeat(rows, tiles_per_row)
-        first = _ordinal(tiles_per_row) * tokens_per_tile
-        tokens = np.minimum(tokens_per_tile, np.repeat(counts, tiles_per_row) - first)
-        position = lengths[row] - np.repeat(counts, tiles_per_row) + first
-    end = np.minimum(lengths[row], position + tokens) if causal else lengths[row]
-    begin = lowest[row] if window is None else np.maximum(lowest[row], position - window + 1)
-    return np.stack([row, starts[row] + first, tokens, position, begin, np.maximum(begin, end)]).astype(np.int32)
+    """Cut the queries of the chosen rows into tiles: `[row, first token, tokens, first position, begin, end]` each."""
+    row, counts, token = np.flatnonzero(chosen), np.diff(starts), starts[:-1]
+    if not row.size:
+        return np.empty((6, 0), np.int32)
+    if row.size < chosen.size:
+        counts, token, lengths, lowest = counts[row], token[row], lengths[row], lowest[row]
+    position, tokens = lengths - counts, counts
+    if counts.min() < 1 or counts.max() > tokens_per_tile:  # else a tile a row, as in every step of decode
+        tiles = -(-counts // tokens_per_tile)
+        first = _ordinal(tiles) * tokens_per_tile
+        columns = (row, counts, token, lengths, lowest, position)
+        row, counts, token, lengths, lowest, position = (np.repeat(column, tiles) for column in columns)
+        token, position, tokens = token + first, position + first, np.minimum(tokens_per_tile, counts - first)
+    end = np.minimum(lengths, position + tokens) if causal else lengths
+    begin = lowest if window is None else np.maximum(lowest, position - window + 1)
+    return np.stack([row, token, tokens, position, begin, np.maximum(begin, end)]).astype(np.int32)
 
 
 def _split(tiles: Int32Array, length: Int32Array, partial_rows: int) -> tuple[Int32Array, Int32Array, int]:
@@ -249,10 +249,12 @@ def _split(tiles: Int32Array, length: Int32Array, partial_rows: int) -> tuple[In
     Items come the longest first: a long one begun last would leave the rest of the chip idle. Order changes no result.
     """
     row, first, tokens, position, begin, end = tiles
+    if not row.size:
+        return np.empty((0, ITEM_FIELDS), np.int32), np.empty((0, MERGE_FIELDS), np.int32), partial_rows
     shift = np.frexp(length)[1] - 1  # numpy divides five times slower than it shifts
     before = begin >> shift
     splits = np.maximum(1, -(-end >> shift) - before)
-    if splits.max(initial=1) == 1:
+    if splits.max() == 1:
         order = _longest_first(begin, end)
         items = [column[order] for column in tiles]
         return _columns(*items, np.full(row.size, -1)), np.empty((0, MERGE_FIELDS), np.int32), partial_rows
@@ -261,19 +263,24 @@ def _split(tiles: Int32Array, length: Int32Array, partial_rows: int) -> tuple[In
     split_begin = (before[tile] + ordinal) << shift[tile]
     item_begin = np.maximum(begin[tile], split_begin)
     item_end = np.minimum(end[tile], split_begin + length[tile])
-    needed = np.where(splits > 1, splits.astype(np.int64) * tokens, 0)
-    base = partial_rows + np.cumsum(needed) - needed
+    is_split = splits > 1
+    needed = np.where(is_split, splits.astype(np.int64) * tokens, 0)
+    total: IntArray = np.cumsum(needed)
+    base: IntArray = np.where(is_split, partial_rows + total - needed, -1)
 
     order = _longest_first(item_begin, item_end)
     tile, ordinal = tile[order], ordinal[order]
     tokens_there = tokens[tile]
-    partial = np.where(needed[tile] > 0, base[tile] + ordinal * tokens_there, -1)
+    partial = base[tile] + ordinal * tokens_there  # where nothing is split the ordinal is 0
     items = [row[tile], first[tile], tokens_there, position[tile], item_begin[order], item_end[order]]
 
-    merged = np.repeat(np.flatnonzero(splits > 1), tokens[splits > 1])
-    inside = _ordinal(tokens[splits > 1])
+    merged = np.flatnonzero(is_split)
+    inside: IntArray | int = 0
+    if tokens.max() > 1:
+        inside = _ordinal(tokens[merged])
+        merged = np.repeat(merged, tokens[merged])
     merges = _columns(first[merged] + inside, base[merged] + inside, splits[merged], tokens[merged])
-    return _columns(*items, partial), merges, partial_rows + int(needed.sum())
+    return _columns(*items, partial), merges, partial_rows + int(total[-1])
 
 
 def _longest_first(begin: Int32Array, end: Int32Array) -> IntArray:

@@ -124,12 +124,12 @@ FAULTS = [
     ),
     Fault(
         "window one too narrow in the plan", "R-KRN-8", "plan",
-        "np.maximum(lowest[row], position - window + 1)", "np.maximum(lowest[row], position - window + 2)",
+        "np.maximum(lowest, position - window + 1)", "np.maximum(lowest, position - window + 2)",
         f"{ATTENTION}::test_window_by_row",
     ),
     Fault(
         "window taken from the tile's last token", "R-KRN-8", "plan",
-        "np.maximum(lowest[row], position - window + 1)", "np.maximum(lowest[row], position + tokens - window)",
+        "np.maximum(lowest, position - window + 1)", "np.maximum(lowest, position + tokens - window)",
         f"{ATTENTION}::test_window_by_row",
     ),
     Fault(
@@ -190,7 +190,7 @@ FAULTS = [
     ),
     Fault(
         "two splits write one scratch row", "splits", "plan",
-        "base[tile] + ordinal * tokens_there, -1)", "base[tile] + ordinal // 2 * tokens_there, -1)",
+        "base[tile] + ordinal * tokens_there", "base[tile] + ordinal // 2 * tokens_there",
         f"{ATTENTION}::test_sink_counts_once_over_splits",
     ),
     Fault(
@@ -211,8 +211,8 @@ FAULTS = [
     ),
     Fault(
         "length rounded up to a block", "R-TAB-1", "plan",
-        "end = np.minimum(lengths[row], position + tokens) if causal else lengths[row]",
-        "end = -(-lengths[row] // 16) * 16",
+        "end = np.minimum(lengths, position + tokens) if causal else lengths",
+        "end = -(-lengths // 16) * 16",
         f"{ATTENTION}::test_slots_that_nobody_sees_change_nothing",
     ),
     Fault(
