@@ -10,15 +10,19 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any, Self
 
+import numpy as np
 from pagedkv.impl import refusals
 from pagedkv.impl.cache import BlockCache
+from pagedkv.impl.results import Edits
 from pagedkv.spec.manager import Manager, Naming, Observation, Seen
-from pagedkv.spec.operations import Outcome, Rows
+from pagedkv.spec.operations import Merge, Outcome, Rows, Telling
 from pagedkv.spec.refusals import Reason, Refused
-from pagedkv.spec.state import Block, Config, Copy, LaunchId, Name
+from pagedkv.spec.state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
 
 _ALIASES = {name: name // 2 * 2**40 + name % 2 - 2**50 for name in range(64)}  # of the names that drivers use
 _NAMES = {alias: name for name, alias in _ALIASES.items()}
+_IDS = {0: 2**31 - 1, 1: 0}  # of the token ids that drivers use: the largest there is, and the smallest
+_SALTS = {1: -(2**63), 2: 2**63 - 1}
 
 
 def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., Outcome]:
@@ -31,7 +35,8 @@ def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., O
         except refusals.Refused as refusal:
             if isinstance(refusal, refusals.InvalidArgument):
                 raise
-            raise Refused(Reason(type(refusal).__name__), str(refusal)) from None
+            translation = Refused(Reason(type(refusal).__name__), str(refusal))
+        raise translation
 
     return translated
 
@@ -40,6 +45,7 @@ class Implementation(Manager):
     """`pagedkv.impl.cache.BlockCache` behind the drivers' protocol."""
 
     streams_offered = 8
+    shares_prefixes = True
     cache_class: Callable[..., BlockCache] = BlockCache  # a planted fault is a subclass of it
 
     def __init__(self, config: Config) -> None:
@@ -66,16 +72,66 @@ class Implementation(Manager):
         return Outcome(blocks=_ids(added.blocks))
 
     @_in_the_words_of_the_spec
+    def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome:
+        """Add a sequence by its token ids, or one of a tenant."""
+        told = tokens if isinstance(tokens, int) else _token_ids(tokens)
+        room = self._room(told, salt)
+        added = self.cache.add(_alias(name), told, _SALTS.get(salt, salt))
+        blocks = _ids(added.blocks)
+        self.device_table[added.row] = [*blocks]
+        count = tokens if isinstance(tokens, int) else len(tokens)
+        self.ends[name] = (count, added.hits * self.config.block_size)
+        self._must_be("room", room[:1], [len(blocks) - added.hits])
+        return Outcome(blocks=blocks[added.hits :], hits=blocks[: added.hits])
+
+    def _room(self, told: Any, salt: int) -> list[int]:
+        """Return what the cache says that it needs and has for a prompt; looked at before it is added."""
+        return [*self.cache.room(told, _SALTS.get(salt, salt))]
+
+    @_in_the_words_of_the_spec
+    def publish(self, rows: Telling, retention: int) -> Outcome:
+        """Tell token ids and publish; the edits of a device's table are looked at here."""
+        cache, names = self.cache, [_alias(name) for name, _ in rows]
+        live = set(cache.sequences())
+        before = {name: cache.row_of(name) for name in names if name in live}
+        counts = [len(tokens) for _, tokens in rows]
+        told = _token_ids(tuple(token for _, tokens in rows for token in tokens))
+        publication = cache.publish(names, told, counts, retention)
+        moved = {cache.row_of(name) for name in names} - set(before.values())
+        for row in moved:
+            self.device_table[row] = []
+        self._edit(publication.edits)
+        merges = zip(*(column.tolist() for column in publication.merges), strict=True)
+        return Outcome(
+            freed=frozenset(_ids(publication.freed)),
+            published=_ids(publication.blocks),
+            merges=tuple(Merge(_named(alias), *merge) for alias, *merge in merges),
+        )
+
+    @_in_the_words_of_the_spec
+    def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome:
+        """Pin a prefix."""
+        return Outcome(hits=_ids(self.cache.pin(_alias(handle), _token_ids(tokens), _SALTS.get(salt, salt))))
+
+    @_in_the_words_of_the_spec
+    def unpin(self, handle: Handle) -> Outcome:
+        """Let a pin go."""
+        return Outcome(freed=frozenset(_ids(self.cache.unpin(_alias(handle)))))
+
+    @_in_the_words_of_the_spec
+    def clear(self) -> Outcome:
+        """Change the weights."""
+        return Outcome(freed=frozenset(_ids(self.cache.clear())))
+
+    @_in_the_words_of_the_spec
     def extend(self, rows: Rows) -> Outcome:
         """Extend a batch; what kernels get of it (slot mapping, edits of a device's table) is looked at here."""
         extension = self.cache.extend(*_batch(rows))
         self._must_be("slots", extension.slots.tolist(), self._slots_of_the_next(rows))
-        for row, column, block in zip(*(each.tolist() for each in extension.edits), strict=True):
+        for row, column in zip(extension.edits.rows.tolist(), extension.edits.columns.tolist(), strict=True):
             if column == 0:  # the only block of a row, or a row that moved and is told in full
                 self.device_table[row] = []
-            blocks = self.device_table[row]
-            blocks += [0] * (column + 1 - len(blocks))
-            blocks[column] = block
+        self._edit(extension.edits)
         return Outcome(blocks=_ids(extension.blocks), copies=_copies(extension.copies))
 
     @_in_the_words_of_the_spec
@@ -131,23 +187,29 @@ class Implementation(Manager):
         """Return rows, lengths, block states, planned copies and launches in flight."""
         cache = self.cache
         seen, table = {}, cache.table.tolist()
-        for alias, at, (_, allocated, launched, written) in cache.live():
+        for alias, at, (known, allocated, launched, written) in cache.live():
             row = table[at]
             while row and not row[-1]:
                 row.pop()
             self._must_be("edits", self.device_table[at], row)
-            seen[_named(alias)] = Seen(tuple(row), allocated, launched, written)
+            seen[_named(alias)] = Seen(tuple(row), allocated, launched, written, known)
         if self.wrong:
             raise AssertionError(self.wrong)
         counts, holders = cache.counts, cache.holders().tolist()
+        published = frozenset(_ids(cache.published()))
+        waiting = frozenset(block for block, count in enumerate(holders) if count < 0)
         return Observation(
             seen,
             {block: count for block, count in enumerate(holders) if block and count > 0},
             frozenset(cache.free_order()),
-            frozenset(block for block, count in enumerate(holders) if count < 0),
+            waiting - published,
             frozenset(Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
+            published,
+            waiting & published,
+            {_named(handle): _ids(blocks) for handle, blocks in cache.pins().items()},
+            (counts.idle, cache.available - counts.free),
         )
 
     def _slots_of_the_next(self, rows: Rows) -> list[int]:
@@ -160,6 +222,13 @@ class Implementation(Manager):
             table += [0] * (start + count)  # a row that is too short is judged elsewhere
             slots += [table[position // size] * size + position % size for position in range(start, start + count)]
         return slots
+
+    def _edit(self, edits: Edits) -> None:
+        """Edit the device's table as a mirror would."""
+        for row, column, block in zip(*(each.tolist() for each in edits), strict=True):
+            blocks = self.device_table[row]
+            blocks += [0] * (column + 1 - len(blocks))
+            blocks[column] = block
 
     def _must_be(self, what: str, told: list[int], right: list[int]) -> None:
         if told != right and not self.wrong:
@@ -186,6 +255,11 @@ def _alias(name: Name) -> int:
 
 def _named(alias: int) -> Name:
     return _NAMES.get(alias, alias)
+
+
+def _token_ids(tokens: Tokens) -> Any:
+    """Return token ids as the cache takes them; those that drivers use as the most extreme that there are."""
+    return np.array([_IDS.get(token, token) for token in tokens], np.int32)
 
 
 def _ids(blocks: Any) -> tuple[int, ...]:

@@ -20,6 +20,8 @@ from pagedkv.bench.show_sources import film_of_counterexample
 from pagedkv.bench.targets import load_target
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec.alphabet import (
+    KINDS,
+    SHARING,
     Add,
     Execute,
     Extend,
@@ -132,6 +134,8 @@ def _journal_of(config: Config, told: list[Told], path: Path) -> Path | None:
     done = [(step.operation, step.offered) for step in told if isinstance(step.offered, Outcome)]
     if any(isinstance(operation, Add) and not outcome.blocks for operation, outcome in done):
         return None
+    if any(KINDS[type(operation)] in SHARING for operation, _ in done):
+        return None
     with JournalWriter(
         path, blocks=config.blocks, block_size=config.block_size, streams=config.streams, launches=config.launches
     ) as writer:
@@ -144,8 +148,8 @@ def _journal_of(config: Config, told: list[Told], path: Path) -> Path | None:
 
 def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, launches: int) -> None:
     match operation:
-        case Add(name, count):
-            writer.add(name, count, list(outcome.blocks))
+        case Add(name):
+            writer.add(name, operation.length, list(outcome.blocks))
         case Extend(rows):
             writer.extend([n for n, _ in rows], [c for _, c in rows], list(outcome.blocks), list(outcome.copies))
         case Fork(parent, child):

@@ -9,6 +9,7 @@ from collections import Counter
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
@@ -28,28 +29,35 @@ from pagedkv.spec.alphabet import REFUSALS
 from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.moves import Scope
+from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding
 from rich.console import Console
 from rich.table import Table
 
+SMALL_SHARING = Scope(Config(2, 1, 1, 1), sequences=2, tokens=2, rows=1, sharing=Sharing())
+DEEP_SHARING = Scope(Config(3, 1, 1, 1), sequences=2, tokens=3, rows=1, sharing=Sharing())
 EXPLORE_EXAMPLE = "Example: pagedkv explore --blocks 2 --block-size 2 --sequences 2 --launches 2 --max-tokens 2"
 
 
 def explore_command(
     context: typer.Context,
     *,
-    blocks: Annotated[int, typer.Option("--blocks", min=1, max=16, help="Usable blocks of the pool.")] = 3,
-    block_size: BlockSize = 2,
+    blocks: Annotated[int | None, typer.Option("--blocks", min=1, max=16, help="Usable blocks of the pool.")] = None,
+    block_size: BlockSize = None,
     sequences: Annotated[int, typer.Option(min=1, max=6, help="Sequences that may live at once.")] = 2,
-    launches: Launches = 2,
-    streams: Streams = 2,
+    launches: Launches = None,
+    streams: Streams = None,
     max_tokens: Annotated[
-        int | None, typer.Option(min=1, max=64, help="Longest sequence; by default 3 (--deep: 4).")
+        int | None,
+        typer.Option(min=1, max=64, help="Longest sequence; by default 3, 4 with --deep; one less with --sharing."),
     ] = None,
     batch: Annotated[int | None, typer.Option(min=1, max=6, help="Rows a batch; by default 1 (--deep: 2).")] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Longer sequences and batches of two rows: minutes.")] = False,
+    sharing: Annotated[
+        bool, typer.Option("--sharing", help="Tell token ids and share prefixes: sizes that are not given are smaller.")
+    ] = False,
     pairs: Annotated[
         bool, typer.Option("--pairs", help="Tell states apart by what the implementation hides, too: many more states.")
     ] = False,
@@ -63,18 +71,29 @@ def explore_command(
 ) -> None:
     """Try every operation in every reachable state of a small world, in lock-step with the spec.
 
-    What breaks a rule is reported with the shortest sequence of operations that does it. An operation that never
-    fired, or a refusal that was never met, fails the run: the scope was too small to show anything.
+    Where no size is given: 3 blocks of 2 tokens, 2 launches, 2 streams; with --sharing 2 (--deep: 3) blocks of 1 token,
+    1 launch, 1 stream. What breaks a rule is reported with the shortest sequence of operations that does it. An
+    operation that never fired, or a refusal that was never met, fails the run: the scope was too small to show
+    anything.
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     out = output_folder(out, json_file)
     factory = load_target(target)
-    config = Config(blocks, block_size, streams, launches)
+    defaults = _scope_by_default(sharing=sharing, deep=deep)
+    sizes = zip((blocks, block_size, streams, launches), defaults.config, strict=True)
+    config = Config(*(given or default for given, default in sizes))
     with LateSpinner("exploring") as spinner, patience():
         manager = trial(factory, f"--target {target}", config)
-        config = config._replace(streams=min(streams, manager.streams_offered))
-        scope = Scope(config, sequences, max_tokens or (4 if deep else 3), batch or (2 if deep else 1))
+        if sharing and not manager.shares_prefixes:
+            raise BadInput(f"--target {target}", "does not share prefixes", "leave out --sharing")
+        config = config._replace(streams=min(config.streams, manager.streams_offered))
+        scope = defaults._replace(
+            config=config,
+            sequences=sequences,
+            tokens=max_tokens or defaults.tokens,
+            rows=batch or defaults.rows,
+        )
         settings = Settings(scope, factory, not contents_only and shows_itself(manager), pairs)
 
         def show_progress(at: Progress) -> None:
@@ -93,13 +112,20 @@ def explore_command(
         raise typer.Exit(1)
 
 
+def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
+    """Return the scope where no size is given: with prefixes shared a state has many times as many successors."""
+    if sharing:
+        return DEEP_SHARING if deep else SMALL_SHARING
+    return Scope(Config(3, 2, 2, 2), tokens=4 if deep else 3, rows=2 if deep else 1)
+
+
 def _print(report: Report, settings: Settings, target: str) -> None:
     console = Console()
     judge = "lock-step with the spec" if settings.lock_step else "contents alone (R-DATA)"
     pairs = "; pairs" if settings.pairs else ""
     console.print(f"explore {target}: {report.scope}; {judge}{pairs}", soft_wrap=True, markup=False)
     table = Table("operation", "fired", "refused", title_justify="left")
-    for kind in REFUSALS:
+    for kind in report.kinds():
         refused = ", ".join(f"{reason} {count:,}" for reason, count in _refusals(report.refused, kind).items())
         table.add_row(kind, f"{report.fired[kind]:,}", refused or "-")
     console.print(table)

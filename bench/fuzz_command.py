@@ -98,7 +98,7 @@ def fuzz_command(
         lock_step = not contents_only and shows_itself(manager)
         if config:
             config = config._replace(streams=min(config.streams, manager.streams_offered))
-        plan = Plan(factory, config, lock_step, streams=manager.streams_offered)
+        plan = Plan(factory, config, lock_step, streams=manager.streams_offered, sharing=manager.shares_prefixes)
         tally, finding = _look(plan, search, spinner)
     _print(tally, target, lock_step=lock_step)
     results = _results(tally, finding, target, lock_step=lock_step) | {"command": invoked_as(context)}

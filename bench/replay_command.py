@@ -58,30 +58,39 @@ ENGINES: dict[EngineName, Callable[[EngineOptions, Path | None], AbstractContext
 REPLAY_EXAMPLE = "Example: pagedkv replay AzureLLMInferenceTrace_conv.csv --block-size 16 --json replay.json"
 
 
+TraceFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE", help="Azure or BurstGPT CSV, Mooncake or derived ShareGPT JSONL; may be compressed (.gz)."
+    ),
+]
+Engines = Annotated[EngineName, typer.Option(help="Which cache manager.")]
+Blocks = Annotated[
+    int | None, typer.Option(min=1, max=BLOCKS_MAX, help="Usable blocks; by default enough for all at once.")
+]
+BlockSize = Annotated[int, typer.Option(min=1, max=TOKENS_MAX, help="Tokens a block.")]
+Requests = Annotated[int | None, typer.Option(min=1, max=REQUESTS_MAX, help="Only the first so many of the file.")]
+StepMs = Annotated[
+    float | None, typer.Option(min=0.001, max=1e9, help="Let requests arrive at their times, a step lasting so long.")
+]
+FinalLengths = Annotated[
+    FinalLength, typer.Option(help="What a finished request holds: with or without its last sampled token.")
+]
+JournalFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write every operation there (compressed: .gz).")
+]
+
+
 def replay_command(
     context: typer.Context,
-    trace: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TRACE", help="Azure or BurstGPT CSV, Mooncake or derived ShareGPT JSONL; may be compressed (.gz)."
-        ),
-    ],
+    trace: TraceFile,
     *,
-    engine: Annotated[EngineName, typer.Option(help="Which cache manager.")] = EngineName.IMPL,
-    blocks: Annotated[
-        int | None, typer.Option(min=1, max=BLOCKS_MAX, help="Usable blocks; by default enough for all at once.")
-    ] = None,
-    block_size: Annotated[int, typer.Option(min=1, max=TOKENS_MAX, help="Tokens a block.")] = 16,
-    requests: Annotated[
-        int | None, typer.Option(min=1, max=REQUESTS_MAX, help="Only the first so many of the file.")
-    ] = None,
-    step_ms: Annotated[
-        float | None,
-        typer.Option(min=0.001, max=1e9, help="Let requests arrive at their times, a step lasting so long."),
-    ] = None,
-    final_length: Annotated[
-        FinalLength, typer.Option(help="What a finished request holds: with or without its last sampled token.")
-    ] = FinalLength.PROMPT_OUTPUT_LESS_ONE,
+    engine: Engines = EngineName.IMPL,
+    blocks: Blocks = None,
+    block_size: BlockSize = 16,
+    requests: Requests = None,
+    step_ms: StepMs = None,
+    final_length: FinalLengths = FinalLength.PROMPT_OUTPUT_LESS_ONE,
     policy: Policy = PolicyName.RESERVE,
     prefix_cache: PrefixCache = None,
     steps_ahead: StepsAhead = None,
@@ -90,9 +99,7 @@ def replay_command(
     samples: Samples = None,
     cancel_rate: CancelRate = None,
     prefill_only: PrefillOnly = None,
-    journal: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every operation there (compressed: .gz).")
-    ] = None,
+    journal: JournalFile = None,
     json_file: JsonFile = None,
     seed: Seed = 0,
 ) -> None:

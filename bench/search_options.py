@@ -14,10 +14,10 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.spec.traces import Finding, tell
 from rich.console import Console
 
-BlockSize = Annotated[int, typer.Option("--block-size", min=1, max=LARGEST.block_size, help="Tokens a block.")]
-Streams = Annotated[int, typer.Option("--streams", min=1, max=LARGEST.streams, help="Device streams.")]
+BlockSize = Annotated[int | None, typer.Option("--block-size", min=1, max=LARGEST.block_size, help="Tokens a block.")]
+Streams = Annotated[int | None, typer.Option("--streams", min=1, max=LARGEST.streams, help="Device streams.")]
 Launches = Annotated[
-    int, typer.Option("--launches", min=1, max=LARGEST.launches, help="Launches that may be in flight.")
+    int | None, typer.Option("--launches", min=1, max=LARGEST.launches, help="Launches that may be in flight.")
 ]
 ContentsOnly = Annotated[
     bool, typer.Option("--contents-only", help="No lock-step: judge by what a virtual device reads (R-DATA) alone.")

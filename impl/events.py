@@ -69,9 +69,9 @@ class EventLog:
             return hmac.digest(self._secret, _bytes(salt) + weights, "sha256")
         return hashlib.sha256(PUBLIC + weights).digest()
 
-    def stored(self, ids: IndexArray, parents: IndexArray, salts: list[int], pages: Int32Array) -> None:
+    def stored(self, ids: IndexArray, parents: IndexArray, salt: int, pages: Int32Array) -> None:
         """Note blocks that are published, parents before children; the salt counts for those without a parent."""
-        for block, parent, salt, page in zip(ids.tolist(), parents.tolist(), salts, pages, strict=True):
+        for block, parent, page in zip(ids.tolist(), parents.tolist(), pages, strict=True):
             before = self._digests[parent] if parent else self.root(salt)
             digest = self._digests[block] = hashlib.sha256(before + page.astype("<i4").tobytes()).digest()
             self._events.append(Stored(digest, before, tuple(page.tolist()) if self._with_tokens else None))

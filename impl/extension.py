@@ -87,7 +87,7 @@ class _Plan(NamedTuple):
     growth: Int64Array  # blocks to take behind them
     copying: IndexArray  # places in the batch of the rows that copy their tail
     moving: IndexArray  # those of them whose row a launch in flight reads
-    first: Int64Array  # where each row's blocks begin among all that are taken
+    targets: IndexArray  # where the copies' targets stand among all blocks that are taken: each before its row's growth
 
 
 def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array, operation: int) -> Extension:
@@ -98,14 +98,14 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
     _refuse_without_space(pool, total, longest)
     tables.make_room(longest, plan.moving.size)
 
-    taken = pool.take_to_grow(total, operation).copy()
+    taken = pool.take_to_grow(total, operation).copy() if total else NO_IDS
     rows = batch.rows.copy()
     for place in plan.moving.tolist():
         rows[place] = tables.move(int(batch.names[place]), pool.launches)
     copies, edits, growth = NO_COPIES, NO_EDITS, taken
     if plan.copying.size:
         copies = _copy_tails(tables, pool, batch, rows, plan, taken)
-        growth = np.delete(taken, plan.first[plan.copying])  # there stand the copies' targets
+        growth = np.delete(taken, plan.targets)
     if total:
         new = cells(rows, plan.have, plan.growth)
         tables.table[new] = growth
@@ -121,12 +121,12 @@ def _plan(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array
     have = tables.paging.blocks_needed(length)
     growth = tables.paging.blocks_needed(after) - have
     copying = _copying(tables, pool, batch.rows, length)
+    if not copying.size:
+        return _Plan(length, after, have, growth, NO_IDS, NO_IDS, NO_IDS)
     moving = [place for place in copying.tolist() if tables.read_in_flight(int(batch.rows[place]), pool.launches)]
-    taking = growth
-    if copying.size:
-        taking = growth.copy()
-        taking[copying] += 1
-    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), before(taking))
+    taking = growth.copy()
+    taking[copying] += 1
+    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), before(taking)[copying])
 
 
 def _copying(tables: BlockTables, pool: BlockPool, rows: IndexArray, length: Int64Array) -> IndexArray:
@@ -150,7 +150,7 @@ def _copy_tails(
 ) -> Copies:
     """Replace the tails that are copied, and plan the copies: the old tails are let go and kept as sources."""
     copiers = rows[plan.copying]
-    sources, targets = tables.tail[copiers], taken[plan.first[plan.copying]]
+    sources, targets = tables.tail[copiers], taken[plan.targets]
     _, extents = tables.paging.locate(plan.length[plan.copying])
     pool.plan_copies(sources, tables.fences[:, copiers])
     tables.table[copiers, plan.have[plan.copying] - 1] = targets

@@ -19,12 +19,11 @@ import numpy as np
 from . import arguments, idle_blocks
 from .arguments import Integers, integer, shown
 from .arithmetic import blocks_needed
-from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array
 from .events import Event, EventLog
 from .inspect import Holding, who_holds
 from .invariants import CorruptState, check
 from .journal import JournalWriter
-from .prefix_index import NO_HASHES
 from .publication import publish
 from .refusals import Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
 from .results import Added, Publication
@@ -52,7 +51,7 @@ class PrefixSharing(CacheViews):
     def match(self, tokens: Integers, salt: int = 0) -> int:
         """Return how many leading tokens of a prompt an `add` would hit now. O(tokens)."""
         ids = arguments.token_ids(tokens)
-        hits, _ = self._match(ids, (ids.size - 1) // self.block_size, integer("a salt", salt))
+        hits = self._match(ids, (ids.size - 1) // self.block_size, integer("a salt", salt))
         return hits.size * self.block_size
 
     def room(self, tokens: SupportsIndex | Integers, salt: int = 0) -> tuple[int, int]:
@@ -104,7 +103,7 @@ class PrefixSharing(CacheViews):
         pins = {} if self._sharing is None else self._sharing.pins
         if handle in pins:
             raise Duplicate(f"pin {handle} is in use already")
-        hits, _ = self._match(ids, ids.size // self.block_size, salt)
+        hits = self._match(ids, ids.size // self.block_size, salt)
         if not hits.size:
             raise Empty(f"pin {handle} would hold nothing: no block of this prefix is published")
         self._operations += 1
@@ -187,7 +186,7 @@ class PrefixSharing(CacheViews):
         if longest > self.blocks:
             raise TooLong(f"sequence {name} needs {longest} blocks and the whole pool has {self.blocks}")
         sharing = self._sharing or self._start_sharing()
-        need, available, hits, hashes = self._room(ids, salt)
+        need, available, hits = self._room(ids, salt)
         if need > available:
             raise NoSpace(f"sequence {name} needs {need} blocks and {available} are available")
         if longest > tables.columns or not tables.free_rows:
@@ -195,10 +194,10 @@ class PrefixSharing(CacheViews):
         self._operations += 1
         idle_blocks.hold(pool, hits)
         taken = pool.take(need)
-        sharing.index.store(taken, ids[hits.size * self.block_size :], hashes[hits.size :])
+        sharing.index.store(taken, ids[hits.size * self.block_size :])
         blocks = (np.concatenate((hits, taken)) if hits.size else taken).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks)
-        sharing.knowledge.begin(row, count, salt, self._weights(), hits.size, hashes.size)
+        sharing.knowledge.begin(row, count, salt, self._weights(), hits.size)
         tables.launched[row] = hits.size * self.block_size
         if self._journal is not None:
             self._journal.add(name, count, taken.tolist(), tokens=ids.tolist(), salt=salt, hits=hits.tolist())
@@ -210,17 +209,17 @@ class PrefixSharing(CacheViews):
         sharing = self._sharing or self._start_sharing()
         sharing.knowledge.begin(row, 0, salt, self._weights())
 
-    def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray, Int64Array]:
-        """Return (need, available, hits, hashes) of a prompt."""
-        hits, hashes = self._match(ids, (ids.size - 1) // self.block_size, salt)
+    def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray]:
+        """Return (need, available, hits) of a prompt."""
+        hits = self._match(ids, (ids.size - 1) // self.block_size, salt)
         need = blocks_needed(ids.size, self.block_size) - hits.size
         available = self._pool.available
         if hits.size:
             available -= idle_blocks.evictable_among(self._pool, hits)
-        return need, available, hits, hashes
+        return need, available, hits
 
-    def _match(self, ids: Int32Array, limit: int, salt: int) -> tuple[IndexArray, Int64Array]:
-        return (NO_IDS, NO_HASHES) if self._sharing is None else self._sharing.index.match(ids, limit, salt)
+    def _match(self, ids: Int32Array, limit: int, salt: int) -> IndexArray:
+        return NO_IDS if self._sharing is None else self._sharing.index.match(ids, limit, salt)
 
     def _drop_pin(self, blocks: IndexArray) -> Int32Array:
         """Drop a pin's edges; return the blocks that can be evicted now."""

@@ -86,17 +86,8 @@ def _publish_one(
     if not (pool.shared_edges and np.count_nonzero(pool.co_holders[blocks])):
         parent = tables.table.item(row, first - 1) if first else 0
         salt = knowledge.salts.item(row)
-        if reach <= knowledge.hashed.item(row):
-            hashes = index.hashes.take(blocks)
-        else:
-            before = index.hashes.item(parent) if first else index.hash.root(salt)
-            hashes = index.hash.chain(index.tokens.take(blocks, axis=0), before, first)
-        if index.new(hashes.item(0)):
-            parents = np.empty_like(blocks)
-            parents[0], parents[1:] = parent, blocks[:-1]
-            if not first:
-                index.salts[blocks.item(0)] = salt
-            index.insert(blocks, hashes, parents, np.arange(first, reach))
+        if not index.child(parent, salt, index.tokens[blocks.item(0)]):
+            index.insert_chain(blocks, parent, salt)
             assert pool.retention is not None
             pool.retention.publish(blocks, retention)
             knowledge.published[row] = reach

@@ -94,11 +94,11 @@ class Running:
         self._untidy = True
 
     def begin(self, slot: int, behind: int) -> None:
-        """Let a sample run, with so many known tokens to be launched; its request is placed by its rank."""
+        """Let a sample run, with so many known tokens to be launched, in the place that its request's rank gives it."""
         self._lives += 1
         self.life[slot] = self._lives
         self.behind[slot] = behind
-        self.unfinished += 1
+        self.unfinished += behind > 0
         rank, order = self.rank.item(slot), self.order
         if not order.size or self.rank.item(order.item(-1)) <= rank:
             self.order = np.append(order, slot)
@@ -107,9 +107,7 @@ class Running:
 
     def begin_like(self, parent: int, slot: int) -> None:
         """Let a sample run as a fork of its sibling, all of which is launched."""
-        self.begin(slot, 1)
-        self.behind[slot] = 0
-        self.unfinished -= 1
+        self.begin(slot, 0)
         self.more[slot] = self.more[parent]
 
     def stop(self, slot: int) -> int:

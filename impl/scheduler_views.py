@@ -1,10 +1,13 @@
-"""What can be seen of a scheduler without changing it: requests, their samples, launches that are not completed."""
+"""What can be seen of a scheduler without changing it: requests, their samples, launches that are not completed.
+
+Values, each made when it is asked for. A sample that is done is not among them: its tokens are the engine's, which was
+the first to have them.
+"""
 
 from typing import NamedTuple
 
-from .arrays import Int32Array
 from .cache import BlockCache
-from .requests import Limits, Live
+from .requests import Limits
 from .serving import Serving
 
 
@@ -26,7 +29,11 @@ class RequestView(NamedTuple):
 
 
 class SchedulerViews:
-    """The views of a `Scheduler`: `cache`, `limits`, `requests`, `request`, `in_flight`, and how many run and wait."""
+    """The views of a `Scheduler`.
+
+    What it was made of: `cache`, `limits`. How many: `waiting`, `running`, `sequences`. Which: `requests`, `request`,
+    `in_flight`.
+    """
 
     _serving: Serving
     __slots__ = ("_serving",)
@@ -78,14 +85,6 @@ class SchedulerViews:
     def in_flight(self) -> list[int]:
         """Return the launches that are not completed, oldest first."""
         return list(self._serving.flights)
-
-    def sampled(self, name: int, request: int) -> Int32Array:
-        """Return the tokens sampled so far of a sample that is not done; `KeyError` where there is none. O(tokens)."""
-        live: Live = self._serving.live[request]
-        for slot in live.slots:
-            if self._serving.running.name.item(slot) == name:
-                return self._serving.running.tokens.of(slot).copy()
-        raise KeyError(name)
 
     def _sample(self, slot: int) -> Sample:
         running = self._serving.running

@@ -42,10 +42,11 @@ def _check_index(pool: BlockPool, index: PrefixIndex) -> None:
         key = (parent, salt, tuple(index.tokens[block].tolist()))
         must(key not in keys, f"R-HASH-3: block {block} has the key of another block")
         keys.add(key)
-        # The hash that finds it is that of its whole prefix.
-        right = index.hash.chain(index.tokens[ancestors[::-1]], index.hash.root(salt))[-1]
-        must(index.hashes[block] == right, f"R-HASH-3: block {block} has the hash of another prefix")
-        must(block in index.candidates(int(right)), f"R-HASH-3: block {block} is not found by its hash")
+        # It is found, by itself and behind its ancestors.
+        found = index.child(parent, salt, index.tokens[block])
+        must(found == block, f"R-HASH-3: block {found} is found for block {block}")
+        chain = index.find(index.tokens[ancestors[::-1]], 0, salt).tolist()
+        must(chain == ancestors[::-1], f"R-HASH-3: {chain} is found for the chain of block {block}")
 
 
 def _chain(index: PrefixIndex, block: int) -> Iterator[int]:
@@ -116,10 +117,6 @@ def _check_knowledge(tables: BlockTables, sharing: Sharing) -> None:
             same = not blocks.size or index.salts[blocks[0]] == knowledge.salts[row]
             must(bool(same), f"R-HASH-1: sequence {name} holds blocks of another salt")
             must(known >= blocks.size * index.block_size, f"R-HASH-4: blocks of sequence {name} are published unknown")
-        full = index.hash.chain(index.tokens[tables.blocks(row)], index.hash.root(knowledge.salts.item(row)))
-        hashed = tables.blocks(row)[: knowledge.hashed.item(row)]
-        same = np.array_equal(index.hashes[hashed], full[: hashed.size])
-        must(same, f"R-HASH-3: hashes of sequence {name} are not those of its tokens")
     unused = np.ones(knowledge.known.size, bool)
     unused[list(tables.names.row_of.values())] = False
     must(not knowledge.known[unused].any(), "a row without sequence knows tokens")

@@ -8,16 +8,22 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 from . import operations
-from .operations import Outcome, Result, Rows
+from .operations import Outcome, Result, Rows, Telling
 from .refusals import Reason
-from .state import LaunchId, Name, State
+from .state import Handle, LaunchId, Name, State, Tokens
 
 
 class Add(NamedTuple):
-    """Start a sequence of so many known tokens."""
+    """Start a sequence of so many tokens, or of these ids, under a tenant's salt."""
 
     name: Name
-    tokens: int
+    tokens: int | Tokens
+    salt: int = 0
+
+    @property
+    def length(self) -> int:
+        """How many tokens it starts with."""
+        return self.tokens if isinstance(self.tokens, int) else len(self.tokens)
 
 
 class Extend(NamedTuple):
@@ -58,7 +64,32 @@ class Release(NamedTuple):
     name: Name
 
 
-Operation = Add | Extend | Fork | Submit | Execute | Retire | Release
+class Publish(NamedTuple):
+    """Tell sequences the next of their token ids, and let what is known and written be found."""
+
+    rows: Telling
+    retention: int = 0
+
+
+class Pin(NamedTuple):
+    """Hold what is published for these tokens."""
+
+    handle: Handle
+    tokens: Tokens
+    salt: int = 0
+
+
+class Unpin(NamedTuple):
+    """Let a pin go."""
+
+    handle: Handle
+
+
+class Clear(NamedTuple):
+    """Forget what is published: the weights have changed."""
+
+
+Operation = Add | Extend | Fork | Submit | Execute | Retire | Release | Publish | Pin | Unpin | Clear
 
 KINDS: dict[type, str] = {
     Add: "add",
@@ -68,7 +99,12 @@ KINDS: dict[type, str] = {
     Execute: "execute",
     Retire: "retire",
     Release: "release",
+    Publish: "publish",
+    Pin: "pin",
+    Unpin: "unpin",
+    Clear: "clear",
 }
+SHARING = ("publish", "pin", "unpin", "clear")  # met only where prefixes are shared
 _BY_NAME: dict[str, Any] = {word: kind for kind, word in KINDS.items()}
 _FUNCTIONS: dict[type, Callable[..., Result]] = {
     Add: operations.add,
@@ -78,6 +114,10 @@ _FUNCTIONS: dict[type, Callable[..., Result]] = {
     Execute: operations.execute,
     Retire: operations.retire,
     Release: operations.release,
+    Publish: operations.publish,
+    Pin: operations.pin,
+    Unpin: operations.unpin,
+    Clear: operations.clear,
 }
 assert set(KINDS) == set(get_args(Operation))
 
@@ -90,6 +130,10 @@ REFUSALS: dict[str, tuple[Reason, ...]] = {
     "execute": (),
     "retire": (Reason.UNKNOWN_LAUNCH,),
     "release": (Reason.UNKNOWN,),
+    "publish": (Reason.DUPLICATE, Reason.UNKNOWN, Reason.BAD_COUNT),
+    "pin": (Reason.DUPLICATE, Reason.EMPTY),
+    "unpin": (Reason.UNKNOWN,),
+    "clear": (),
 }
 
 
@@ -98,7 +142,7 @@ def apply(state: State, operation: Operation, choice: Outcome | None = None) -> 
     return _FUNCTIONS[type(operation)](state, *operation, choice=choice)
 
 
-def describe(operation: Operation) -> str:
+def describe(operation: Operation) -> str:  # noqa: PLR0911  (one return a kind)
     """Return an operation as a person would write it: `extend 1+2 3+1`, `launch 1+1 on 0`, `retire #4`."""
     match operation:
         case Extend(rows):
@@ -107,16 +151,40 @@ def describe(operation: Operation) -> str:
             return f"launch {_batch(rows)} on stream {stream}"
         case Execute(launch) | Retire(launch):
             return f"{KINDS[type(operation)]} #{launch}"
-        case Add(name, tokens):
-            return f"add {name} with {tokens} tokens"
+        case Add(name, tokens, salt):
+            what = f"{tokens} tokens" if isinstance(tokens, int) else f"tokens {_ids(tokens)}"
+            return f"add {name} with {what}{_under(salt)}"
         case Fork(parent, child):
             return f"fork {parent} to {child}"
         case Release(name):
             return f"release {name}"
+        case _:
+            return _describe_sharing(operation)
+
+
+def _describe_sharing(operation: Publish | Pin | Unpin | Clear) -> str:
+    match operation:
+        case Publish(rows, retention):
+            told = [f"{name}: {_ids(tokens)}" if tokens else str(name) for name, tokens in rows]
+            return f"publish {', '.join(told) or 'nothing'}" + (f" in class {retention}" if retention else "")
+        case Pin(handle, tokens, salt):
+            return f"pin {_ids(tokens)} as {handle}{_under(salt)}"
+        case Unpin(handle):
+            return f"unpin {handle}"
+        case Clear():
+            return "clear"
 
 
 def _batch(rows: Rows) -> str:
     return " ".join(f"{name}+{count}" for name, count in rows) or "nothing"
+
+
+def _ids(tokens: Tokens) -> str:
+    return " ".join(map(str, tokens)) or "none"
+
+
+def _under(salt: int) -> str:
+    return f" under salt {salt}" if salt else ""
 
 
 def to_json(operation: Operation) -> list[Any]:
@@ -130,12 +198,11 @@ def from_json(words: object) -> Operation:
         raise ValueError(f"{repr(words)[:60]} is no operation")
     kind = _BY_NAME[words[0]]
     fields = kind._fields
-    if len(words) != 1 + len(fields):
-        raise ValueError(f"{words[0]} takes {' and '.join(fields)}, not {len(words) - 1} arguments")
-    read = {"rows": _rows}
-    operation: Operation = kind(
-        *[read.get(field, _integer)(word) for field, word in zip(fields, words[1:], strict=True)]
-    )
+    if not len(fields) - len(kind._field_defaults) <= len(words) - 1 <= len(fields):
+        raise ValueError(f"{words[0]} takes {' and '.join(fields) or 'nothing'}, not {len(words) - 1} arguments")
+    read = _READERS.get(kind, {})
+    given = zip(fields, words[1:], strict=False)  # those left out have defaults
+    operation: Operation = kind(*[read.get(field, _integer)(word) for field, word in given])
     return operation
 
 
@@ -145,7 +212,32 @@ def _rows(value: object) -> Rows:
     return tuple((_integer(name), _integer(count)) for name, count in value)
 
 
+def _telling(value: object) -> Telling:
+    if not isinstance(value, list) or not all(isinstance(row, list) and len(row) == 2 for row in value):
+        raise ValueError(f"{repr(value)[:60]} is no list of [name, token ids]")
+    return tuple((_integer(name), _tokens(tokens)) for name, tokens in value)
+
+
+def _tokens(value: object) -> Tokens:
+    if not isinstance(value, list):
+        raise ValueError(f"{repr(value)[:60]} is no list of token ids")  # noqa: TRY004  (one error for all that is wrong)
+    return tuple(_integer(token) for token in value)
+
+
+def _count_or_tokens(value: object) -> int | Tokens:
+    return _tokens(value) if isinstance(value, list) else _integer(value)
+
+
 def _integer(value: object) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**63:
         raise ValueError(f"{repr(value)[:60]} is no 64-bit integer")
     return value
+
+
+_READERS: dict[type, dict[str, Callable[[object], Any]]] = {
+    Add: {"tokens": _count_or_tokens},
+    Extend: {"rows": _rows},
+    Submit: {"rows": _rows},
+    Publish: {"rows": _telling},
+    Pin: {"tokens": _tokens},
+}

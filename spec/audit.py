@@ -20,6 +20,8 @@ What makes that possible without ever looking at a slot:
   of clocks a row (`audit_launches`). Rows are never walked.
 - *Release* (R-LIFE-1, R-LIFE-4). The same newest launch tells when the blocks of a sequence may become free
   (`audit_blocks`).
+- *Prefixes*. A published block is known by the one before it and by its own tokens, so a look-up, a publication and a
+  merge cost the tokens of their blocks (`audit_sharing`, `audit_prefixes`).
 
 The first line that cannot be is the verdict: `Broken(rule, "line N: ...")`. Where the spec would have refused what a
 line says was done, the rule is R-CAP-1 if it was a matter of space and R-TXN-1 otherwise, as in the lock-step. A wrong
@@ -31,12 +33,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-from .alphabet import KINDS, Add, Extend, Fork, Operation, Release, Retire, Submit
+from .alphabet import KINDS, Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
 from .arithmetic import blocks_needed, locate
 from .audit_blocks import Blocks
 from .audit_launches import Launches
+from .audit_prefixes import Prefixes
+from .audit_sequences import Tracked, known_batch, refused
+from .audit_sharing import PrefixAuditor
 from .journal import Journal, Record, open_journal
 from .operations import Outcome, Rows
 from .refusals import Broken, Reason
@@ -55,33 +60,17 @@ class Audited(NamedTuple):
     in_flight_left: int
 
 
-class Tracked:
-    """A live sequence: its row, two of its lengths, its newest launch or its parent's at the fork, its planned copy."""
-
-    __slots__ = ("allocated", "copy", "launched", "newest", "row")
-
-    def __init__(self, row: list[Block], allocated: int, launched: int = 0, newest: LaunchId = 0) -> None:
-        self.row = row
-        self.allocated = allocated
-        self.launched = launched
-        self.newest = newest
-        self.copy: Copy | None = None
-
-    def clone(self) -> "Tracked":
-        """Return an independent copy."""
-        twin = Tracked(self.row.copy(), self.allocated, self.launched, self.newest)
-        twin.copy = self.copy
-        return twin
-
-
-class Auditor:
+class Auditor(PrefixAuditor):
     """One state, taken further by `step`. It is of no use after a `Broken`: what comes later is not judged."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.sequences: dict[Name, Tracked] = {}
+        self.sequences = {}
         self.launches = Launches()
-        self.blocks = Blocks(config.blocks, self.launches)
+        self.blocks = Blocks(config.blocks, self.launches, Prefixes(config.block_size))
+        self.pins = {}
+        self.weights = 0
+        self.have_merged = False
 
     def step(self, operation: Operation, outcome: Outcome) -> None:
         """Take an operation that was done, with what was decided in it. Errors: `Broken`."""
@@ -90,16 +79,18 @@ class Auditor:
                 self._extend(rows, outcome)
             case Submit(rows, stream):
                 self._launch(rows, stream, outcome)
-            case Add(name, count):
-                self._add(name, count, outcome)
+            case Add():
+                self._add(operation, outcome)
             case Retire(launch):
                 self._retire(launch, outcome)
             case Release(name):
                 self._release(name, outcome)
             case Fork(parent, child):
                 self._fork(parent, child)
-            case _:
+            case Execute():
                 raise Broken("JOURNAL", f"{KINDS[type(operation)]} is no operation of the host")
+            case _:
+                self.step_sharing(operation, outcome)
 
     def clone(self) -> "Auditor":
         """Return an independent copy, to branch from."""
@@ -107,23 +98,33 @@ class Auditor:
         twin.config, twin.launches = self.config, self.launches.clone()
         twin.blocks = self.blocks.clone(twin.launches)
         twin.sequences = {name: sequence.clone() for name, sequence in self.sequences.items()}
+        twin.pins, twin.weights, twin.have_merged = self.pins.copy(), self.weights, self.have_merged
         return twin
 
-    def _add(self, name: Name, count: int, outcome: Outcome) -> None:
+    def _add(self, operation: Add, outcome: Outcome) -> None:
+        name, count, size = operation.name, operation.length, self.config.block_size
         if name in self.sequences:
-            _refused(Reason.DUPLICATE, f"sequence {name} is live")
+            refused(Reason.DUPLICATE, f"sequence {name} is live")
         if count < 1:
-            _refused(Reason.EMPTY, f"sequence {name} has {count} tokens")
-        need = blocks_needed(count, self.config.block_size)
+            refused(Reason.EMPTY, f"sequence {name} has {count} tokens")
+        need = blocks_needed(count, size)
         if need > self.config.blocks:
-            _refused(Reason.TOO_LONG, f"sequence {name} needs {need} blocks of {self.config.blocks}")
-        if len(outcome.blocks) != need:
-            raise Broken("R-CAP-1", f"sequence {name} took {len(outcome.blocks)} blocks and {count} tokens need {need}")
+            refused(Reason.TOO_LONG, f"sequence {name} needs {need} blocks of {self.config.blocks}")
+        known = [] if isinstance(operation.tokens, int) else [*operation.tokens]
+        hits = len(outcome.hits)
+        if known or hits:
+            self.look_up(known, operation.salt, (count - 1) // size, outcome)
+        if len(outcome.blocks) != need - hits:
+            raise Broken(
+                "R-CAP-1", f"sequence {name} took {len(outcome.blocks)} blocks and {count} tokens need {need - hits}"
+            )
         self.blocks.take(outcome.blocks)
-        self.sequences[name] = Tracked(list(outcome.blocks), count)
+        begun = Tracked([*outcome.hits, *outcome.blocks], count, hits * size, self.launches.issued)
+        begun.salt, begun.weights, begun.known, begun.settled = operation.salt, self.weights, known, hits
+        self.sequences[name] = begun
 
     def _extend(self, rows: Rows, outcome: Outcome) -> None:
-        self._known_batch(rows)
+        known_batch(self.sequences, rows)
         self.blocks.take(outcome.blocks)
         sequences, size, shared = self.sequences, self.config.block_size, self.blocks.shared
         supply, copies = iter(outcome.blocks), iter(outcome.copies)
@@ -135,7 +136,7 @@ class Auditor:
             if 0 < count <= room and not shared:  # by far the most frequent: nothing to do but to count
                 continue
             if count < 1:
-                _refused(Reason.BAD_COUNT, f"sequence {name} is extended by {count}")
+                refused(Reason.BAD_COUNT, f"sequence {name} is extended by {count}")
             if room and self.blocks.holders[sequence.row[-1]] > 1:
                 self._copy_on_write(name, sequence, start, next(copies, None), next(supply, None))
             if count > room:
@@ -149,7 +150,7 @@ class Auditor:
         """Append to a row what its sequence needs of the blocks that were taken."""
         need = blocks_needed(sequence.allocated, self.config.block_size)
         if need > self.config.blocks:
-            _refused(Reason.TOO_LONG, f"sequence {name} needs {need} blocks of {self.config.blocks}")
+            refused(Reason.TOO_LONG, f"sequence {name} needs {need} blocks of {self.config.blocks}")
         sequence.row.extend(islice(supply, need - len(sequence.row)))
         if len(sequence.row) < need:
             raise Broken("R-CAP-1", f"sequence {name} needs {need} blocks, and for the last ones none were taken")
@@ -173,19 +174,21 @@ class Auditor:
 
     def _fork(self, parent: Name, child: Name) -> None:
         if parent not in self.sequences:
-            _refused(Reason.UNKNOWN, f"sequence {parent} is not live")
+            refused(Reason.UNKNOWN, f"sequence {parent} is not live")
         if child in self.sequences:
-            _refused(Reason.DUPLICATE, f"sequence {child} is live")
+            refused(Reason.DUPLICATE, f"sequence {child} is live")
         old = self.sequences[parent]
         if old.launched < old.allocated:
-            _refused(Reason.BUSY, f"sequence {parent} has {old.allocated - old.launched} planned positions")
+            refused(Reason.BUSY, f"sequence {parent} has {old.allocated - old.launched} planned positions")
         self.blocks.share(old.row)
-        self.sequences[child] = old.clone()
+        pending = self.pending(parent)
+        self.sequences[child] = twin = old.clone()
+        twin.inherited, twin.begun = pending, self.launches.issued
 
     def _launch(self, rows: Rows, stream: int, outcome: Outcome) -> None:
-        self._known_batch(rows)
+        batch = known_batch(self.sequences, rows)
         if len(self.launches.in_flight) >= self.config.launches:
-            _refused(Reason.BUSY, f"{self.config.launches} launches are in flight")
+            refused(Reason.BUSY, f"{self.config.launches} launches are in flight")
         if outcome.launch != self.launches.issued + 1:
             raise Broken("R-LIFE-7", f"launch {outcome.launch}, and the next id is {self.launches.issued + 1}")
         if any(not 1 <= edge <= self.launches.issued for edge in outcome.after):
@@ -198,14 +201,16 @@ class Auditor:
             launched = sequence.launched + count
             if not sequence.launched < launched <= sequence.allocated:
                 planned = sequence.allocated - sequence.launched
-                _refused(Reason.BAD_COUNT, f"sequence {name} launches {count} positions and {planned} are planned")
+                refused(Reason.BAD_COUNT, f"sequence {name} launches {count} positions and {planned} are planned")
             read_from.add(sequence.newest)
             sequence.launched = launched
             sequence.newest = launch
+            if sequence.unread:
+                sequence.unread.clear()
         if missing := self.launches.not_before(read_from, clock):
             what = f"launch {launch} reads what {missing} in flight write, and is not ordered after"
             raise Broken("R-LIFE-2", what)
-        self.launches.submit(stream, clock)
+        self.launches.submit(stream, clock, batch)
         if self.blocks.readers:
             self._take_copies(rows, launch)
 
@@ -219,7 +224,7 @@ class Auditor:
 
     def _retire(self, launch: LaunchId, outcome: Outcome) -> None:
         if not 1 <= launch <= self.launches.issued:
-            _refused(Reason.UNKNOWN_LAUNCH, f"launch {launch} was never issued; the newest is {self.launches.issued}")
+            refused(Reason.UNKNOWN_LAUNCH, f"launch {launch} was never issued; the newest is {self.launches.issued}")
         if launch in self.launches.in_flight:
             self.launches.retire(launch)
             self.blocks.discharge(outcome.freed)
@@ -228,31 +233,19 @@ class Auditor:
 
     def _release(self, name: Name, outcome: Outcome) -> None:
         if name not in self.sequences:
-            _refused(Reason.UNKNOWN, f"sequence {name} is not live")
+            refused(Reason.UNKNOWN, f"sequence {name} is not live")
         leaving = self.sequences.pop(name)
         touched = blocks_needed(leaving.launched, self.config.block_size)
         if leaving.copy:  # its target stands where the shared tail stood, and nothing has touched it yet
             touched -= 1
-        self.blocks.drop(leaving.row[:touched], leaving.row[touched:], leaving.newest)
+        reached = leaving.row[:touched]
+        if leaving.unread:
+            self.blocks.drop([block for block in reached if block in leaving.unread], (), 0)
+            reached = [block for block in reached if block not in leaving.unread]
+        self.blocks.drop(reached, leaving.row[touched:], leaving.newest)
         if leaving.copy:
             self.blocks.drop_copy(leaving.copy.source)
         self.blocks.discharge(outcome.freed)
-
-    def _known_batch(self, rows: Rows) -> None:
-        """Guard a batch: each sequence once, and each of them live."""
-        names = dict(rows).keys()
-        if len(names) < len(rows):
-            twice = Counter(name for name, _ in rows).most_common(1)[0][0]
-            _refused(Reason.DUPLICATE, f"sequence {twice} stands twice in the batch")
-        if not names <= self.sequences.keys():
-            stranger = next(name for name in names if name not in self.sequences)
-            _refused(Reason.UNKNOWN, f"sequence {stranger} is not live")
-
-
-def _refused(reason: Reason, why: str) -> NoReturn:
-    """Say that a line has as done what the spec refuses."""
-    space = reason in {Reason.NO_SPACE, Reason.TOO_LONG}
-    raise Broken("R-CAP-1" if space else "R-TXN-1", f"done, and by the spec refused as {reason}: {why}")
 
 
 def audited(journal: Journal, auditor: Auditor) -> Iterator[Record]:

@@ -10,10 +10,10 @@ are simply in flight no more, and nobody needs to be ordered after them.
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from .state import LaunchId
+from .state import LaunchId, Name
 
 Clock = dict[int, LaunchId]  # stream -> the newest launch of it that happens before, or is the one meant
 
@@ -23,6 +23,7 @@ class Flight(NamedTuple):
 
     stream: int
     clock: Clock
+    rows: Mapping[Name, int]  # how many positions it writes of each
 
 
 class Launches:
@@ -54,12 +55,12 @@ class Launches:
             launch for launch in launches if launch in flights and clock.get(flights[launch].stream, 0) < launch
         )
 
-    def submit(self, stream: int, clock: Clock) -> LaunchId:
+    def submit(self, stream: int, clock: Clock, rows: Mapping[Name, int]) -> LaunchId:
         """Take a launch in; what happens before it is in `clock`. O(1)."""
         self.issued += 1
         clock[stream] = self.issued
         self._newest[stream] = clock
-        self.in_flight[self.issued] = Flight(stream, clock)
+        self.in_flight[self.issued] = Flight(stream, clock, rows)
         self._streams.setdefault(stream, deque()).append(self.issued)
         return self.issued
 

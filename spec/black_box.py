@@ -8,13 +8,28 @@ need not answer for it.
 
 from collections.abc import Hashable, Sequence
 
-from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, describe
+from .alphabet import (
+    Add,
+    Clear,
+    Execute,
+    Extend,
+    Fork,
+    Operation,
+    Pin,
+    Publish,
+    Release,
+    Retire,
+    Submit,
+    Unpin,
+    describe,
+)
 from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, ask, rows_of, table_of, twin_of
+from .manager import Manager, Naming, ask, rows_of, table_of, twin_of
 from .operations import Outcome, guard_batch
 from .refusals import Broken, Reason, Refused, refuse_if
 from .shadow import Shadow
+from .sharing import RETENTIONS
 from .state import Block, Computation, Config, Launch, LaunchId, State
 
 
@@ -63,12 +78,12 @@ class BlackBox:
         if isinstance(offered, Refused):
             if self._block_tables() != tables:
                 raise Broken("R-TXN-1", f"{describe(operation)} was refused and block tables changed")
-            if isinstance(operation, Release | Retire):
-                rule = "R-OWN-4" if isinstance(operation, Release) else "R-LIFE-4"
+            if isinstance(operation, Release | Retire | Unpin):
+                rule = "R-LIFE-4" if isinstance(operation, Retire) else "R-OWN-4"
                 raise Broken(rule, f"{describe(operation)} was refused as {offered.reason}: it must always be possible")
             return offered
         self._follow(operation, offered)
-        if not self.state.sequences and not self.state.launches:
+        if not (self.state.sequences or self.state.launches or self.state.pins):
             self._everything_is_free()
         return offered
 
@@ -94,7 +109,21 @@ class BlackBox:
             (naming.sequences[name], *((naming.blocks[c.source], naming.blocks[c.target], c.extent) for c in copies))
             for name, copies in shadow.plans.items()
         ]
-        return key, tuple(sorted(plans)), hidden(self.manager, naming, seen)
+        return key, tuple(sorted(plans)), self._remembered(naming), hidden(self.manager, naming, seen)
+
+    def _remembered(self, naming: Naming) -> Hashable:
+        """Return which known prefixes slots hold: they may be asked for again, though nobody does now."""
+        shadow = self.shadow
+        meaning = {content: key for key, content in shadow.names.items() if key.root.weights == self.state.weights}
+        if not meaning:
+            return len(self.state.pins)
+        held = [
+            (naming.blocks.get(block, -block), at, meaning[content])
+            for block, contents in shadow.state.memory.items()
+            for at, content in enumerate(contents)
+            if content in meaning
+        ]
+        return tuple(sorted((block, at, key.root.salt, key.tokens) for block, at, key in held)), len(self.state.pins)
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
@@ -122,9 +151,9 @@ class BlackBox:
         """Refuse what makes no sense to ask: a stranger's manager need not answer for it."""
         state = self.state
         match operation:
-            case Add(name, count):
+            case Add(name):
                 refuse_if(name in state.sequences, Reason.DUPLICATE)
-                refuse_if(count < 1, Reason.EMPTY)
+                refuse_if(operation.length < 1, Reason.EMPTY)
             case Extend(rows):
                 guard_batch(state.sequences, rows)
                 refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
@@ -142,12 +171,29 @@ class BlackBox:
                 refuse_if(not 1 <= launch <= state.issued, Reason.UNKNOWN_LAUNCH)
             case Execute():
                 pass
+            case _:
+                self._guard_sharing(operation)
+
+    def _guard_sharing(self, operation: Publish | Pin | Unpin | Clear) -> None:
+        state = self.state
+        match operation:
+            case Publish(rows, retention):
+                guard_batch(state.sequences, rows)
+                unknown = {name: state.sequences[name].allocated - len(state.sequences[name].known) for name, _ in rows}
+                refuse_if(any(len(tokens) > unknown[name] for name, tokens in rows), Reason.BAD_COUNT)
+                refuse_if(retention not in RETENTIONS, Reason.BAD_COUNT)
+            case Pin(handle):
+                refuse_if(handle in state.pins, Reason.DUPLICATE)
+            case Unpin(handle):
+                refuse_if(handle not in state.pins, Reason.UNKNOWN)
+            case Clear():
+                pass
 
     def _follow(self, operation: Operation, outcome: Outcome) -> None:
         """Tell the shadow what the manager did."""
         match operation:
-            case Add(name, count):
-                self.shadow.add(name, count)
+            case Add(name, tokens, salt):
+                self.shadow.add(name, tokens, salt, outcome.hits)
             case Extend(rows):
                 self.shadow.extend(rows, outcome.copies)
             case Fork(parent, child):
@@ -162,6 +208,19 @@ class BlackBox:
                 self.shadow.release(name)
             case Execute():
                 pass
+            case _:
+                self._follow_sharing(operation)
+
+    def _follow_sharing(self, operation: Publish | Pin | Unpin | Clear) -> None:
+        match operation:
+            case Publish(rows):
+                self.shadow.publish(rows)
+            case Pin(handle):
+                self.shadow.pin(handle)
+            case Unpin(handle):
+                self.shadow.unpin(handle)
+            case Clear():
+                self.shadow.clear()
 
     def _everything_is_free(self) -> None:
         """R-OWN-4 from outside: with nothing left, one sequence as long as the whole pool must find room."""
@@ -175,4 +234,6 @@ class BlackBox:
 
 def _counts(manager: Manager) -> tuple[int, int, int] | None:
     shown = manager.observe()
-    return (len(shown.free), len(shown.references), len(shown.quarantined)) if shown else None
+    if not shown:
+        return None
+    return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)

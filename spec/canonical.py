@@ -1,9 +1,9 @@
 """States that differ in names alone are one state.
 
-Sequences, blocks, contents, streams and launch ids are names: permuting them changes nothing that a rule can see.
-`canonical` gives a state's key under the best naming: sequences in the order that makes the key smallest, blocks,
-contents and streams by first use, launches by age. The exhaustive driver keeps one state a key, which is 9 to 80
-times fewer than all.
+Sequences, blocks, contents, streams, launch ids, pins, salts and token ids are names: permuting them changes nothing
+that a rule can see. `canonical` gives a state's key under the best naming: sequences in the order that makes the key
+smallest, blocks, contents and streams by first use, launches by age; what is known and published by its shape alone
+(`canonical_prefixes`). The exhaustive driver keeps one state a key, which is 9 to 80 times fewer than all.
 
 What cannot matter any more is left out of the key, else there is no end to states: the contents of blocks that nobody
 will read, contents that no living text mentions (they are equal to nothing that may be asked for), epochs.
@@ -14,6 +14,7 @@ from itertools import permutations, product
 from typing import Any
 
 from .calls import call
+from .canonical_prefixes import shape
 from .manager import Manager, Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
@@ -35,7 +36,7 @@ def _orders(state: State) -> Iterator[tuple[Name, ...]]:
 
 
 def _looks(sequence: Sequence) -> Key:
-    return len(sequence.text), sequence.launched, sequence.copy is None
+    return len(sequence.text), sequence.launched, sequence.copy is None, len(sequence.known)
 
 
 class _Names(dict[Any, int]):
@@ -73,8 +74,12 @@ def _encode(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
     fences = {block: sum(launch.id <= fence for launch in state.launches) for block, fence in state.quarantine.items()}
     named = tuple([fences.pop(block, -1) for block in blocks])
     memory = tuple([tuple([contents.get(content, 0) for content in state.memory[block]]) for block in blocks])
-    # The last entry: whether a launch has left, whose completion may come a second time.
-    key = (sequences, launches, named, tuple(sorted(fences.values())), memory, state.issued > len(state.launches))
+    known, idle = shape(state, order, blocks, contents)
+    # The last but one: whether a launch has left, whose completion may come a second time.
+    left = state.issued > len(state.launches)
+    key = (sequences, launches, named, tuple(sorted(fences.values())), memory, left, known)
+    for block in idle:
+        blocks[block]
     return key, Naming(blocks, {name: index for index, name in enumerate(order)}, ages)
 
 

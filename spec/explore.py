@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .alphabet import KINDS, REFUSALS, Operation
+from .alphabet import KINDS, REFUSALS, SHARING, Operation
 from .refusals import Broken
 from .shards import Candidate, Digest, Local, Pool, Settings
 
@@ -47,14 +47,19 @@ class Report:
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     broken: Broken | None = None
     trace: list[Operation] = field(default_factory=list)  # the counterexample, shortest possible
+    sharing: bool = False  # whether prefixes were shared
+
+    def kinds(self) -> list[str]:
+        """Return the operations of the scope."""
+        return [kind for kind in KINDS.values() if self.sharing or kind not in SHARING]
 
     def holes(self) -> list[str]:
         """Return what a complete walk should have met and did not."""
-        never = [f"{kind} never fired" for kind in KINDS.values() if not self.fired[kind]]
+        never = [f"{kind} never fired" for kind in self.kinds() if not self.fired[kind]]
         return never + [
             f"{kind} was never refused as {reason}"
-            for kind, reasons in REFUSALS.items()
-            for reason in reasons
+            for kind in self.kinds()
+            for reason in REFUSALS[kind]
             if not self.refused[kind, str(reason)]
         ]
 
@@ -72,7 +77,7 @@ def explore(
     With more than one worker the factory must be importable by name: the processes are spawned.
     """
     began = time.monotonic()
-    report = Report(settings.scope.describe())
+    report = Report(settings.scope.describe(), sharing=settings.scope.sharing is not None)
     pool: Local | Pool = Local(settings) if workers == 1 else Pool(settings, workers)
     try:
         atlas = Atlas(pool.start())

@@ -3,7 +3,8 @@
 Each seed draws a small world (1 to 8 blocks of 1 to 4 slots, 1 to 3 streams, up to 4 sequences and 4 launches in
 flight, unless a scope is given) and then operations, mostly sensible, some that are to be refused. Completions come
 late, in any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence
-is released, every launch executed and retired, and then every block is free. What breaks a rule is shrunk.
+and every pin is released, every launch executed and retired, and then every block is free or idle. What breaks a rule
+is shrunk.
 """
 
 import time
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple
 
-from .alphabet import KINDS, Execute, Operation, Release, Retire
+from .alphabet import KINDS, Execute, Operation, Release, Retire, Unpin
 from .manager import Factory
-from .moves import draw_move, possible
+from .moves import draw_move
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
@@ -25,6 +26,7 @@ from .world import World
 
 SEQUENCES = 4
 STREAMS = 3
+SHARING_SHARE = 2 / 3  # of the runs tell token ids, where prefixes are shared
 OPERATIONS = 400  # a run: long enough to reuse every block many times
 
 
@@ -36,10 +38,15 @@ class Plan(NamedTuple):
     lock_step: bool = True
     operations: int = OPERATIONS
     streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
+    sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
 
     def streams_drawn(self) -> int:
         """Return how many streams a drawn world may have."""
         return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
+
+    def shares_prefixes(self) -> bool:
+        """Return whether token ids are told."""
+        return getattr(self.factory, "shares_prefixes", False) if self.sharing is None else self.sharing
 
 
 @dataclass
@@ -78,13 +85,12 @@ def run(plan: Plan, seed: int) -> Tally:
     """Run one seed."""
     random = Random(seed)
     case = Case(plan.config or draw_config(random, plan.streams_drawn()), plan.factory, plan.lock_step)
+    sharing = plan.shares_prefixes() and random.random() < SHARING_SHARE
     tally = Tally(runs=1)
     trace: list[Operation] = []
     try:
         here = case.start()
-        for operation in _operations(here, random, plan.operations):
-            if not possible(here.state, operation):
-                continue
+        for operation in _operations(here, random, plan.operations, sharing=sharing):
             trace.append(operation)
             decided = here.step(operation)
             kind = KINDS[type(operation)]
@@ -98,12 +104,13 @@ def run(plan: Plan, seed: int) -> Tally:
     return tally
 
 
-def _operations(here: World, random: Random, count: int) -> Iterator[Operation]:
-    """Yield operations, chosen by the state that the ones before have led to; then those of a drain."""
+def _operations(here: World, random: Random, count: int, *, sharing: bool) -> Iterator[Operation]:
+    """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
     for _ in range(count):
-        yield draw_move(here.state, SEQUENCES, random)
-    while here.state.sequences or here.state.launches:
+        yield draw_move(here.state, SEQUENCES, random, sharing=sharing)
+    while here.state.sequences or here.state.launches or here.state.pins:
         choices: list[Operation] = [Release(name) for name in here.state.sequences]
+        choices += [Unpin(handle) for handle in here.state.pins]
         choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
         choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
         yield random.choice(choices)

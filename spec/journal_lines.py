@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from itertools import repeat
 from typing import Any
 
-from .alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit
-from .operations import Outcome, Rows
+from .alphabet import Add, Clear, Extend, Fork, Operation, Pin, Publish, Release, Retire, Submit, Unpin
+from .operations import Merge, Outcome, Rows
 from .state import Copy
 
 NUMBER_MIN, NUMBER_MAX = -(2**63), 2**63 - 1
@@ -49,7 +49,11 @@ def transition(word: object, fields: Fields) -> tuple[Operation, Outcome]:
 
 
 def _add(fields: Fields) -> tuple[Operation, Outcome]:
-    return Add(number(fields, "seq"), number(fields, "n", 1)), Outcome(blocks=tuple(_numbers(fields, "out")))
+    count, tokens = number(fields, "n", 1), _numbers(fields, "tokens")
+    if tokens and len(tokens) != count:
+        raise ValueError(f"{len(tokens)} token ids, and `n` is {count}")
+    operation = Add(number(fields, "seq"), tuple(tokens) or count, number(fields, "salt", 0))
+    return operation, Outcome(blocks=tuple(_numbers(fields, "out")), hits=tuple(_numbers(fields, "hits")))
 
 
 def _extend(fields: Fields) -> tuple[Operation, Outcome]:
@@ -78,6 +82,36 @@ def _release(fields: Fields) -> tuple[Operation, Outcome]:
     return Release(number(fields, "seq")), Outcome(freed=_distinct(fields, "freed"))
 
 
+def _publish(fields: Fields) -> tuple[Operation, Outcome]:
+    names = _numbers(fields, "seqs")
+    told = fields.pop("tokens", [[]] * len(names))
+    if not isinstance(told, list) or len(told) != len(names) or any(not isinstance(tokens, list) for tokens in told):
+        raise ValueError(f"`tokens` must be a list of token ids for each of {len(names)} sequences: {quoted(told)}")
+    merges = fields.pop("merged", [])
+    if not isinstance(merges, list) or any(not isinstance(merge, list) or len(merge) != 4 for merge in merges):
+        raise ValueError(f"`merged` must be a list of [sequence, index, old, new]: {quoted(merges)}")
+    rows = tuple([(name, tuple(_all_numbers("tokens", ids))) for name, ids in zip(names, told, strict=True)])
+    return Publish(rows, number(fields, "retention", 0)), Outcome(
+        freed=_distinct(fields, "freed"),
+        published=tuple(_numbers(fields, "published")),
+        merges=tuple([Merge(*_all_numbers("merged", merge)) for merge in merges]),
+    )
+
+
+def _pin(fields: Fields) -> tuple[Operation, Outcome]:
+    tokens = tuple(_numbers(fields, "tokens"))
+    operation = Pin(number(fields, "pin"), tokens, number(fields, "salt", 0))
+    return operation, Outcome(hits=tuple(_numbers(fields, "hits")))
+
+
+def _unpin(fields: Fields) -> tuple[Operation, Outcome]:
+    return Unpin(number(fields, "pin")), Outcome(freed=_distinct(fields, "freed"))
+
+
+def _clear(fields: Fields) -> tuple[Operation, Outcome]:
+    return Clear(), Outcome(freed=_distinct(fields, "freed"))
+
+
 _READERS: Mapping[str, Callable[[Fields], tuple[Operation, Outcome]]] = {
     "add": _add,
     "extend": _extend,
@@ -85,6 +119,10 @@ _READERS: Mapping[str, Callable[[Fields], tuple[Operation, Outcome]]] = {
     "launch": _launch,
     "retire": _retire,
     "release": _release,
+    "publish": _publish,
+    "pin": _pin,
+    "unpin": _unpin,
+    "clear": _clear,
 }
 
 

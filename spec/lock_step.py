@@ -15,6 +15,7 @@ from .canonical import canonical, hidden
 from .manager import Manager, Observation, ask, rows_of, twin_of
 from .operations import Outcome
 from .refusals import Broken, Refused, rule_of
+from .rule_book import edges
 from .state import Config, initial
 from .views import observe
 
@@ -24,6 +25,10 @@ _JUDGED_BY = {
     "free": "R-OWN-1",
     "quarantined": "R-LIFE-5",
     "references": "R-OWN-2",
+    "idle_counters": "R-OWN-5",
+    "published": "R-HASH-3",
+    "idle": "R-EVICT-1",
+    "pins": "R-EVICT-1",
     "copies": "R-LIFE-8",
     "in_flight": "R-LIFE-4",
     "sequences": "R-TAB-1",
@@ -35,13 +40,15 @@ class LockStep:
 
     def __init__(self, config: Config, manager: Manager) -> None:
         self.state = initial(config)
+        self.edges = edges(self.state)
         self.manager = manager
         self.offered: Outcome | Refused | None = None  # the manager's last answer
 
     def clone(self) -> "LockStep":
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
-        twin.state, twin.manager, twin.offered = self.state, twin_of(self.manager), None
+        twin.state, twin.edges, twin.offered = self.state, self.edges, None
+        twin.manager = twin_of(self.manager)
         return twin
 
     def refusal(self, operation: Operation) -> Refused | None:
@@ -49,7 +56,7 @@ class LockStep:
         try:
             apply(self.state, operation)
         except Refused as refused:
-            return refused
+            return refused.with_traceback(None)
         return None
 
     def step(self, operation: Operation) -> Outcome | Refused:
@@ -65,10 +72,11 @@ class LockStep:
         try:
             new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
         except Refused as refusal:
-            new, decided = old, refusal
+            new, decided = old, refusal.with_traceback(None)  # its frames would hold it in turn
         _same_answer(operation, decided, choice)
-        rules.check(rules.Step(old, operation, decided, new))
-        self.state = new
+        step = rules.Step(old, operation, decided, new, self.edges)
+        rules.check(step)
+        self.state, self.edges = new, step.new_edges
         if not isinstance(operation, Execute):  # the host sees nothing of what a device does
             self.look()
         return decided
@@ -78,7 +86,7 @@ class LockStep:
         self.offered = None
         self.offered = ask(self.manager, operation)
         _same_answer(operation, refusal, self.offered)
-        rules.check(rules.Step(self.state, operation, refusal, self.state))
+        rules.check(rules.Step(self.state, operation, refusal, self.state, self.edges))
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
@@ -92,8 +100,8 @@ class LockStep:
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
-        free, waiting = len(self.state.free), len(self.state.quarantine)
-        return free, self.state.config.blocks - free - waiting, waiting
+        shown = observe(self.state)
+        return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)
 
     def _compare_rows(self, operation: Execute) -> None:
         """R-LIFE-6: what the device reads when it executes is what was captured at the launch."""
@@ -121,6 +129,8 @@ def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outc
             assert refusal is not None
             raise Broken(rule_of(refusal), f"{describe(operation)} was {words[0]}, by the spec {words[1]}")
         return
+    if decided == offered:
+        return
     if isinstance(operation, Submit):  # an edge to what has left says nothing, and the spec has judged the others
         offered = offered._replace(after=decided.after)
     for field, rule in _DECIDED_BY.items():
@@ -129,7 +139,16 @@ def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outc
 
 
 # Which rule is broken where the two outcomes differ. What is a choice has been checked by then, and followed.
-_DECIDED_BY = {"copies": "R-COW-3", "launch": "R-LIFE-7", "blocks": "R-OWN-6", "freed": "R-OWN-6", "after": "R-LIFE-2"}
+_DECIDED_BY = {
+    "copies": "R-COW-3",
+    "launch": "R-LIFE-7",
+    "blocks": "R-OWN-6",
+    "freed": "R-OWN-6",
+    "after": "R-LIFE-2",
+    "hits": "R-HASH-5",
+    "published": "R-HASH-3",
+    "merges": "R-EVICT-3",
+}
 
 
 def _difference(manager: Manager, right: Observation) -> tuple[str, str] | None:

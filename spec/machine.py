@@ -23,8 +23,22 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from hypothesis.errors import Flaky
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .alphabet import (
+    Add,
+    Clear,
+    Execute,
+    Extend,
+    Fork,
+    Operation,
+    Pin,
+    Publish,
+    Release,
+    Retire,
+    Submit,
+    Unpin,
+)
 from .moves import possible
+from .moves_sharing import truly
 from .operations import ready
 from .refusals import Broken, Refused
 from .traces import Case, Finding, shrink
@@ -49,6 +63,9 @@ PICKS = st.sampled_from((0, 1, 2, 3, 0, 1, 2, 3, STRANGER))  # which live sequen
 TOKENS = st.sampled_from((1, 2, 3, 4, 1, 2, 3, 0, 99))
 COUNTS = st.sampled_from((1, 2, 3, 1, 1, 0))
 BATCHES = st.lists(st.tuples(PICKS, COUNTS), min_size=1, max_size=3)
+IDS = st.lists(st.sampled_from((0, 0, 0, 1)), max_size=5)  # short and of few letters, so that prefixes are equal
+SALTS = st.sampled_from((0, 0, 0, 1))
+TELLINGS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 0, 1, 2)), IDS), min_size=1, max_size=3)
 SUBMISSIONS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 1, ALL, 2, ALL, 0))), min_size=1, max_size=3)
 
 
@@ -138,9 +155,50 @@ class CacheMachine(RuleBasedStateMachine):
         self.step(Release(self.name(pick, self.live())))
 
 
+class SharingMachine(CacheMachine):
+    """The same with prefixes shared."""
+
+    @rule(name=st.integers(0, 3), ids=IDS, salt=SALTS)
+    def add_prompt(self, name: int, ids: list[int], salt: int) -> None:
+        """Start a sequence by its ids."""
+        self.step(Add(name, tuple(ids), salt))
+
+    @precondition(lambda self: bool(self.live()))
+    @rule(batch=TELLINGS, retention=st.sampled_from((0, 0, 1, 3, 4)))
+    def publish(self, batch: list[tuple[int, int, list[int]]], retention: int) -> None:
+        """Tell the next ids: so many, drawn ones and then 0; where an id was told before, that one."""
+        state, strangers, wished = self.world.state, [], {}
+        for pick, count, drawn in batch:
+            name = self.name(pick, self.live())
+            if name == STRANGER:
+                strangers = [(name, ())]
+                continue
+            unknown = state.sequences[name].allocated - len(state.sequences[name].known)
+            length = min(count, unknown)
+            wished[name] = (*drawn, *[0] * length)[:length]
+        self.step(Publish((*truly(state, wished), *strangers), retention))
+
+    @rule(handle=st.integers(1, 2), ids=IDS, salt=SALTS)
+    def pin(self, handle: int, ids: list[int], salt: int) -> None:
+        """Pin a prefix."""
+        self.step(Pin(handle, tuple(ids), salt))
+
+    @rule(handle=st.integers(1, 2))
+    def unpin(self, handle: int) -> None:
+        """Let a pin go."""
+        self.step(Unpin(handle))
+
+    @precondition(lambda self: any(sequence.known for sequence in self.world.state.sequences.values()))
+    @rule()
+    def clear(self) -> None:
+        """Change the weights."""
+        self.step(Clear())
+
+
 def machine(case: Case) -> type[CacheMachine]:
     """Return the state machine of a case: also a test, as `machine(case).TestCase`."""
-    return type("Machine", (CacheMachine,), {"case": case})
+    kind = SharingMachine if getattr(case.factory, "shares_prefixes", False) else CacheMachine
+    return type("Machine", (kind,), {"case": case})
 
 
 def hunt(

@@ -34,11 +34,24 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from operator import index
 from typing import Any, NamedTuple, Self
 
-from .alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit, describe
+from .alphabet import (
+    Add,
+    Clear,
+    Extend,
+    Fork,
+    Operation,
+    Pin,
+    Publish,
+    Release,
+    Retire,
+    Submit,
+    Unpin,
+    describe,
+)
 from .calls import call
-from .operations import Outcome, Rows
+from .operations import Merge, Outcome, Rows, Telling
 from .refusals import Reason, Refused
-from .state import Block, Config, Copy, LaunchId, Name
+from .state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
 
 
 class Seen(NamedTuple):
@@ -48,18 +61,23 @@ class Seen(NamedTuple):
     allocated: int
     launched: int
     written: int
+    known: int = 0
 
 
 class Observation(NamedTuple):
     """What an implementation shows of itself, to be equal to the same seen in the spec's state."""
 
     sequences: Mapping[Name, Seen]
-    references: Mapping[Block, int]  # of held blocks
+    references: Mapping[Block, int]  # of held blocks: sequences, and pins
     free: frozenset[Block]
-    quarantined: frozenset[Block]
+    quarantined: frozenset[Block]  # without holder, not published, not free
     copies: frozenset[Copy]  # planned
     in_flight: tuple[LaunchId, ...]
     counters: tuple[int, int, int]  # free, held, quarantined: as counted while it runs, not by a walk
+    published: frozenset[Block] = frozenset()
+    idle: frozenset[Block] = frozenset()  # published, without holder
+    pins: Mapping[Handle, tuple[Block, ...]] = {}  # what each holds, from the first block of its chain
+    idle_counters: tuple[int, int] = (0, 0)  # idle, and of these evictable: as counted
 
 
 class Naming(NamedTuple):
@@ -75,6 +93,7 @@ class Manager:
 
     first_block = 1  # the lowest usable block id
     streams_offered = 1  # how many streams launches may use; 1: stream order protects what is in flight
+    shares_prefixes = False  # whether token ids are told and `publish`, `pin`, `unpin` and `clear` are asked for
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -107,6 +126,32 @@ class Manager:
     def fork(self, parent: Name, child: Name) -> Outcome | None:  # noqa: ARG002  (the signature is the protocol's)
         """Start `child` with the blocks of `parent`. By default not offered: refused always."""
         raise NotOffered("fork")
+
+    def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome | None:  # noqa: ARG002  (as above)
+        """Start a sequence whose token ids are known, or one of a tenant with a salt; by default like any other.
+
+        Return `Outcome(hits=...)`: the blocks that it begins with because they hold the KV of its first tokens, each in
+        full. Their positions count as launched. At least one token is left to compute.
+        """
+        return self.add(name, tokens if isinstance(tokens, int) else len(tokens))
+
+    def publish(self, rows: Telling, retention: int) -> Outcome | None:
+        """Take note of the ids of each sequence's next positions without one; what is written may be hit from now on.
+
+        A row may be pointed at another block that holds the same: block tables are read again at the next launch.
+        """
+
+    def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome | None:  # noqa: ARG002  (as above)
+        """Keep the blocks that hold these tokens from being evicted. By default not offered: refused always."""
+        raise NotOffered("pin")
+
+    def unpin(self, handle: Handle) -> Outcome | None:  # noqa: ARG002  (as above)
+        """Let a pin go."""
+        raise NotOffered("unpin")
+
+    def clear(self) -> Outcome | None:
+        """Let nothing that was published so far be hit again: the weights have changed."""
+        raise NotOffered("clear")
 
     def launch(self, rows: Rows, stream: int) -> Outcome | None:
         """Take note that a step was submitted; say `Outcome(after=...)` which launches must be executed before it.
@@ -169,6 +214,8 @@ def made(factory: Factory, config: Config) -> Manager:
 
 def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
     """Ask for an operation: what was decided, or why it was refused."""
+    if isinstance(operation, Add) and isinstance(operation.tokens, int) and not operation.salt:
+        return call(lambda: describe(operation), _answered, manager.add, operation[:2])
     method: Callable[..., object] = getattr(manager, _METHODS[type(operation)])
     return call(lambda: describe(operation), _answered, method, operation)
 
@@ -199,12 +246,12 @@ def _made(factory: Factory, config: Config) -> Manager:
     return manager
 
 
-def _answered(method: Callable[..., object], operation: Operation) -> Outcome | Refused:
+def _answered(method: Callable[..., object], arguments: tuple[object, ...]) -> Outcome | Refused:
     try:
-        answer = method(*operation)
+        answer = method(*arguments)
     except Refused as refusal:
         refusal.reason = Reason(refusal.reason)
-        return refusal
+        return refusal.with_traceback(None)  # its frames would hold it in turn, and much else with it
     try:
         return _outcome(answer)
     except (TypeError, ValueError) as error:
@@ -216,9 +263,15 @@ def _outcome(answer: Any) -> Outcome:
         return Outcome()
     if not isinstance(answer, Outcome):
         return Outcome(copies=_copies(answer))
-    blocks, copies, launch, after, freed = answer
     return Outcome(
-        _integers(blocks), _copies(copies), index(launch), frozenset(_integers(after)), frozenset(_integers(freed))
+        _integers(answer.blocks),
+        _copies(answer.copies),
+        index(answer.launch),
+        frozenset(_integers(answer.after)),
+        frozenset(_integers(answer.freed)),
+        _integers(answer.hits),
+        _integers(answer.published),
+        tuple([Merge(*_integers(each)) for each in answer.merges]),
     )
 
 
@@ -227,7 +280,7 @@ def _copies(answer: Any) -> tuple[Copy, ...]:
 
 
 def _integers(answer: Any) -> tuple[int, ...]:
-    return tuple([index(each) for each in answer])
+    return tuple(map(index, answer))
 
 
 def _table(manager: Manager, name: Name) -> tuple[Block, ...]:
@@ -250,4 +303,15 @@ def _short(thing: object) -> str:
     return repr(thing)[:60]
 
 
-_METHODS = {Add: "add", Extend: "extend", Fork: "fork", Submit: "launch", Retire: "retire", Release: "release"}
+_METHODS = {
+    Add: "add_prompt",
+    Extend: "extend",
+    Fork: "fork",
+    Submit: "launch",
+    Retire: "retire",
+    Release: "release",
+    Publish: "publish",
+    Pin: "pin",
+    Unpin: "unpin",
+    Clear: "clear",
+}

@@ -9,8 +9,18 @@ from itertools import permutations, product
 from random import Random
 from typing import NamedTuple
 
-from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit
 from .arithmetic import blocks_needed
+from .moves_sharing import (
+    DRAWN_TOO,
+    Sharing,
+    draw_batch,
+    fresh_names,
+    is_true,
+    odd_sharing_move,
+    sharing_moves,
+    texts,
+)
 from .operations import ready
 from .state import Config, LaunchId, Name, State
 
@@ -22,6 +32,7 @@ class Scope(NamedTuple):
     sequences: int = 2
     tokens: int = 4
     rows: int = 2
+    sharing: Sharing | None = None  # None: no token id is told, so no prefix is shared
 
     def describe(self) -> str:
         """Return the scope as a person would say it."""
@@ -30,6 +41,7 @@ class Scope(NamedTuple):
             f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} "
             "tokens, "
             f"{config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
+            f"{self.sharing.describe() if self.sharing else ''}"
         )
 
 
@@ -57,6 +69,10 @@ def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
     yield Retire(state.issued + 1)
     if left := _left(state):
         yield Retire(left)
+    if scope.sharing and fresh:
+        yield from (Add(fresh[0], text, salt) for salt, text in texts(state, scope.tokens, scope.sharing))
+    if scope.sharing:
+        yield from sharing_moves(state, live, stranger, scope.rows, scope.sharing)
 
 
 def _extensions(state: State, scope: Scope, batch: tuple[Name, ...], too_long: int) -> Iterator[Operation]:
@@ -79,12 +95,12 @@ def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterato
 
 
 def possible(state: State, operation: Operation) -> bool:
-    """Whether the world can do this now: a device keeps its order, and tells of what it has done alone."""
+    """Whether the world can do this now: a device keeps its order, tells of what it has done alone; no id is a lie."""
     if isinstance(operation, Execute):
         return any(launch.id == operation.launch and ready(state, launch) for launch in state.launches)
     if isinstance(operation, Retire):
         return all(launch.executed for launch in state.launches if launch.id == operation.launch)
-    return True
+    return not isinstance(operation, Publish) or is_true(state, operation)
 
 
 def _left(state: State) -> LaunchId:
@@ -93,56 +109,79 @@ def _left(state: State) -> LaunchId:
     return next((launch for launch in range(state.issued, 0, -1) if launch not in in_flight), 0)
 
 
-# How often each kind is drawn: growth and device work more often than arrivals, so that runs get deep.
-_WEIGHTS = {"add": 2, "extend": 5, "fork": 4, "launch": 8, "execute": 6, "retire": 4, "release": 3}
 _ODD = 1 / 12  # how often something is asked that is likely to be refused
+_ODD_SHARING = 1 / 3  # of these, where prefixes are shared
 
 
-def draw_move(state: State, names: int, random: Random) -> Operation:
-    """Draw one operation for a world of `names` sequences: mostly sensible, now and then one to be refused."""
-    draw = _odd_move if random.random() < _ODD else _sensible_move
-    return draw(state, names, random)
+def draw_move(state: State, names: int, random: Random, *, sharing: bool = False) -> Operation:
+    """Draw one possible operation for a world of `names` sequences: mostly sensible, now and then one to be refused.
+
+    Where prefixes are shared, half of the sequences begin with ids, and what shares them is drawn as well.
+    """
+    if random.random() < _ODD:
+        odd = odd_sharing_move if sharing and random.random() < _ODD_SHARING else _odd_move
+        return odd(state, names, random)
+    drawn = _DRAWN_SHARING if sharing else _DRAWN
+    while True:  # an empty world has room for a sequence, and any other a sequence to release
+        draw = random.choice(drawn)
+        operation = draw(state, names, random)
+        if operation is not None:  # one without arguments is an empty tuple
+            return operation
 
 
-def _sensible_move(state: State, names: int, random: Random) -> Operation:  # noqa: PLR0911  (one return a kind)
-    """Draw an operation that may well be done: of each kind one that makes sense here, then a kind by its weight."""
-    live = list(state.sequences)
-    fresh = [name for name in range(names) if name not in state.sequences]
-    planned = [name for name in live if state.sequences[name].planned]
-    forkable = [name for name in live if name not in planned]
+def _draw_add(state: State, names: int, random: Random) -> Operation | None:
+    size, blocks = state.config.block_size, state.config.blocks
+    fresh = fresh_names(state, names)
+    full = sum([blocks_needed(sequence.allocated, size) for sequence in state.sequences.values()]) >= blocks
+    return Add(random.choice(fresh), random.randint(1, min(blocks, 2) * size)) if fresh and not full else None
+
+
+def _draw_extend(state: State, _names: int, random: Random) -> Operation | None:
     size, capacity = state.config.block_size, state.config.blocks * state.config.block_size
-    room = [name for name in live if state.sequences[name].allocated < capacity]
+    room = [name for name, sequence in state.sequences.items() if sequence.allocated < capacity]
+    batch = draw_batch(room, random)
+    return Extend(tuple([(name, random.choice((1, 1, 1, 2, size))) for name in batch])) if batch else None
+
+
+def _draw_fork(state: State, names: int, random: Random) -> Operation | None:
+    parents = [name for name, sequence in state.sequences.items() if not sequence.planned]
+    fresh = fresh_names(state, names)
+    return Fork(random.choice(parents), random.choice(fresh)) if parents and fresh else None
+
+
+def _draw_submit(state: State, _names: int, random: Random) -> Operation | None:
+    if len(state.launches) >= state.config.launches:
+        return None
+    planned = {name: sequence.planned for name, sequence in state.sequences.items() if sequence.planned}
+    rows = tuple([(name, random.randint(1, planned[name])) for name in draw_batch([*planned], random)])
+    return Submit(rows, random.randrange(state.config.streams)) if rows else None
+
+
+def _draw_execute(state: State, _names: int, random: Random) -> Operation | None:
     able = [launch.id for launch in state.launches if ready(state, launch)]
+    return Execute(random.choice(able)) if able else None
+
+
+def _draw_retire(state: State, _names: int, random: Random) -> Operation | None:
     done = [launch.id for launch in state.launches if launch.executed]
-    full = sum(blocks_needed(sequence.allocated, size) for sequence in state.sequences.values()) >= state.config.blocks
-    sensible = {
-        "add": bool(fresh) and not full,
-        "extend": bool(room),
-        "fork": bool(forkable and fresh),
-        "launch": bool(planned) and len(state.launches) < state.config.launches,
-        "execute": bool(able),
-        "retire": bool(done),
-        "release": bool(live),
-    }
-    kinds = [kind for kind, makes_sense in sensible.items() if makes_sense] or ["add"]
-    match random.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]:
-        case "add":
-            return Add(random.choice(fresh), random.randint(1, min(capacity, 2 * size)))
-        case "extend":
-            batch = random.sample(room, random.randint(1, min(3, len(room))))
-            return Extend(tuple((name, random.choice((1, 1, 1, 2, size))) for name in batch))
-        case "fork":
-            return Fork(random.choice(forkable), random.choice(fresh))
-        case "launch":
-            batch = random.sample(planned, random.randint(1, min(3, len(planned))))
-            rows = tuple((name, random.randint(1, state.sequences[name].planned)) for name in batch)
-            return Submit(rows, random.randrange(state.config.streams))
-        case "execute":
-            return Execute(random.choice(able))
-        case "retire":
-            return Retire(random.choice(done))
-        case _:
-            return Release(random.choice(live))
+    return Retire(random.choice(done)) if done else None
+
+
+def _draw_release(state: State, _names: int, random: Random) -> Operation | None:
+    return Release(random.choice([*state.sequences])) if state.sequences else None
+
+
+# Each kind as often as it is drawn: growth and device work more often than arrivals, so that runs get deep.
+_DRAWN = (
+    *[_draw_add] * 2,
+    *[_draw_extend] * 5,
+    *[_draw_fork] * 4,
+    *[_draw_submit] * 8,
+    *[_draw_execute] * 6,
+    *[_draw_retire] * 4,
+    *[_draw_release] * 3,
+)
+_DRAWN_SHARING = (*_DRAWN, *DRAWN_TOO)
 
 
 def _odd_move(state: State, names: int, random: Random) -> Operation:

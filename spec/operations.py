@@ -1,10 +1,11 @@
 """The alphabet: what can happen to a paged KV cache, each operation as a pure function.
 
-`add · extend · fork · launch · execute · retire · release`, each `(state, arguments, choice) -> (state, outcome)`. The
-guards stand first, in the order in which they are tested over the whole call; the first that does not hold is the
-`Refused` that is raised. `NoSpace` alone is met on the way, when the supply of free blocks runs dry, so that need and
-allocation cannot disagree. Then comes the effect. A state is never changed in place, so a refusal changes nothing, and
-an operation is atomic by construction (R-TXN-1).
+`add · extend · fork · launch · execute · retire · release`, each `(state, arguments, choice) -> (state, outcome)`;
+those that share prefixes, `publish · pin · unpin · clear`, stand in `sharing`. The guards stand first, in the order in
+which they are tested over the whole call; the first that does not hold is the `Refused` that is raised. `NoSpace` alone
+is met on the way, when the supply of blocks runs dry, so that need and allocation cannot disagree. Then comes the
+effect. A state is never changed in place, so a refusal changes nothing, and an operation is atomic by construction
+(R-TXN-1).
 
 Where more than one outcome is right (which free blocks, when a quarantined block becomes free), the spec takes the
 lowest ids and frees as early as safety allows. An implementation may choose otherwise: its outcome is given as
@@ -16,54 +17,54 @@ Model Serving with PagedAttention" (SOSP 2023); deferred reuse behind completion
 (2004, epoch-based reclamation).
 """
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from .arithmetic import blocks_needed, locate
-from .refusals import Broken, Reason, refuse_if
+from .outcome import Merge, Outcome, Result, Rows, Telling
+from .refusals import Broken, Reason, guard_batch, refuse_if
+from .sharing import clear, look_up, pin, publish, unpin
 from .state import (
+    NULL,
     Block,
     Computation,
     Copy,
     Launch,
     LaunchId,
     Name,
+    Root,
     Sequence,
     State,
+    Tokens,
     before,
     holders,
-    touched,
+    tell,
 )
-
-Rows = tuple[tuple[Name, int], ...]  # a batch: (sequence, count) for each
-
-
-class Outcome(NamedTuple):
-    """What an operation decided: the choices among what the spec allows, and what follows from them."""
-
-    blocks: tuple[Block, ...] = ()  # taken from the free set, in order of taking
-    copies: tuple[Copy, ...] = ()
-    launch: LaunchId = 0
-    after: frozenset[LaunchId] = frozenset()
-    freed: frozenset[Block] = frozenset()
+from .supply import Supply, discharge, let_go
 
 
-Result = tuple[State, Outcome]
+def add(state: State, name: Name, tokens: int | Tokens, salt: int = 0, choice: Outcome | None = None) -> Result:
+    """Start a sequence of so many tokens, or of these ids: a row of ceil(count / B) blocks, nothing launched yet.
 
-
-def add(state: State, name: Name, count: int, choice: Outcome | None = None) -> Result:
-    """Start a sequence of `count` known tokens: a row of ceil(count / B) blocks, nothing launched yet.
+    Where the ids are given, it begins with what is published for them under this salt: at most floor((count - 1) / B)
+    blocks, since one token must be left to compute (R-HASH-5). Its positions go on behind them.
 
     Refused: Duplicate, Empty, TooLong, NoSpace.
     """
+    size = state.config.block_size
+    count, known = (tokens, ()) if isinstance(tokens, int) else (len(tokens), tokens)
     refuse_if(name in state.sequences, Reason.DUPLICATE)
     refuse_if(count < 1, Reason.EMPTY)
-    refuse_if(blocks_needed(count, state.config.block_size) > state.config.blocks, Reason.TOO_LONG)
-    sequence = Sequence(epoch=state.epochs, text=(), launched=0, row=())
-    supply = _Supply(state, choice)
-    grown, _ = _grow(state, name, sequence, count, supply)
-    state = state._replace(sequences={**state.sequences, name: grown}, free=supply.rest(), epochs=state.epochs + 1)
-    return state, Outcome(blocks=supply.taken())
+    refuse_if(blocks_needed(count, size) > state.config.blocks, Reason.TOO_LONG)
+    root = Root(salt, state.weights)
+    state, found = look_up(state, root, known, (count - 1) // size, choice)
+    hits = tuple(entry.block for entry in found)
+    text = tuple(content for entry in found for content in entry.text)
+    begun = Sequence(state.epochs, text, launched=len(text), row=hits, root=root, known=known)
+    supply = Supply(state, choice)
+    grown, _ = _grow(state, name, begun, count - len(text), supply)
+    state = tell(state, grown.text, known)
+    state = state._replace(sequences={**state.sequences, name: grown}, epochs=state.epochs + 1)
+    return supply.settle(state), Outcome(blocks=supply.taken(), hits=hits)
 
 
 def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
@@ -81,7 +82,7 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
         any(blocks_needed(length, state.config.block_size) > state.config.blocks for length in lengths),
         Reason.TOO_LONG,
     )
-    supply = _Supply(state, choice)
+    supply = Supply(state, choice)
     copies: list[Copy] = []
     for name, count in rows:
         grown, copy = _grow(state, name, state.sequences[name], count, supply)
@@ -89,7 +90,7 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
         state = state._replace(sequences={**state.sequences, name: grown})
     if choice and choice.copies != tuple(copies):
         raise Broken("R-COW-2", f"copies must be {copies}, not {list(choice.copies)}")
-    return state._replace(free=supply.rest()), Outcome(blocks=supply.taken(), copies=tuple(copies))
+    return supply.settle(state), Outcome(blocks=supply.taken(), copies=tuple(copies))
 
 
 def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001  (the signature is the protocol's)
@@ -191,75 +192,30 @@ def retire(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> 
         return state, Outcome()
     leaving = before(state.launches, done) | {done.id}
     launches = tuple(launch for launch in state.launches if launch.id not in leaving)
-    return _discharge(state._replace(launches=launches), choice)
+    return discharge(state._replace(launches=launches), choice)
 
 
 def release(state: State, name: Name, choice: Outcome | None = None) -> Result:
     """Let a sequence go, finished or cancelled, at any time: every edge is dropped, its planned copy with them.
 
     What was submitted goes on. A block that nobody else holds waits in quarantine; one that no launch has ever touched
-    is free at once.
+    is free at once. What is published stays to be found.
 
     Refused: Unknown.
     """
     refuse_if(name not in state.sequences, Reason.UNKNOWN)
     leaving = state.sequences[name]
     rest = {other: sequence for other, sequence in state.sequences.items() if other != name}
-    copied = {leaving.copy.target} if leaving.copy else set()
-    dropped: dict[Block, LaunchId] = {}
-    for index, block in enumerate(leaving.row):
-        if not holders(rest, block):
-            untouched = index * state.config.block_size >= leaving.launched or block in copied
-            dropped[block] = 0 if untouched else state.issued
-    state = state._replace(sequences=rest, quarantine={**state.quarantine, **dropped})
-    return _discharge(state, choice)
+    launched = blocks_needed(leaving.launched, state.config.block_size)
+    untouched = {*leaving.row[launched:], leaving.copy.target if leaving.copy else NULL}
+    dropped = {block: 0 if block in untouched else state.issued for block in leaving.row}
+    return discharge(let_go(state._replace(sequences=rest), dropped), choice)
 
 
 # ---- what the operations share ----------------------------------------------------------------------------------
 
 
-def guard_batch(sequences: Mapping[Name, Sequence], rows: Rows) -> None:
-    """Guard a batch: each sequence once, and each of them live."""
-    refuse_if(len({name for name, _ in rows}) < len(rows), Reason.DUPLICATE)
-    refuse_if(any(name not in sequences for name, _ in rows), Reason.UNKNOWN)
-
-
-class _Supply:
-    """Free blocks to take from: those the implementation chose, or the lowest ids. Empty is `NoSpace`.
-
-    Need and availability are found by taking, so they cannot disagree with the allocation (R-CAP-1).
-    """
-
-    def __init__(self, state: State, choice: Outcome | None) -> None:
-        self._free = state.free
-        self._quarantine = state.quarantine
-        self._offered: Iterator[Block] = iter(choice.blocks if choice else sorted(state.free))
-        self._all_taken_of = choice
-        self._taken: list[Block] = []
-
-    def take(self) -> Block:
-        refuse_if(len(self._taken) == len(self._free), Reason.NO_SPACE)
-        block = next(self._offered, None)
-        if block is None:
-            raise Broken("R-CAP-1", f"{len(self._taken)} blocks were taken and more are needed")
-        if block in self._quarantine:
-            raise Broken("R-LIFE-5", f"block {block} was taken out of quarantine")
-        if block not in self._free or block in self._taken:
-            raise Broken("R-OWN-1", f"block {block} was taken and is not free")
-        self._taken.append(block)
-        return block
-
-    def taken(self) -> tuple[Block, ...]:
-        surplus = list(self._offered) if self._all_taken_of else []
-        if surplus:
-            raise Broken("R-CAP-1", f"blocks {surplus} were taken and not needed")
-        return tuple(self._taken)
-
-    def rest(self) -> frozenset[Block]:
-        return self._free.difference(self._taken)
-
-
-def _grow(state: State, name: Name, sequence: Sequence, count: int, supply: _Supply) -> tuple[Sequence, Copy | None]:
+def _grow(state: State, name: Name, sequence: Sequence, count: int, supply: Supply) -> tuple[Sequence, Copy | None]:
     """Give a sequence room for `count` more positions; copy its tail block first if another sequence holds it too."""
     start, stop = sequence.allocated, sequence.allocated + count
     index, extent = locate(start, state.config.block_size)
@@ -338,39 +294,24 @@ def _edges(state: State, new: Launch, choice: Outcome | None) -> frozenset[Launc
     return chosen.after
 
 
-def _discharge(state: State, choice: Outcome | None) -> Result:
-    """Let blocks out of quarantine: none that device work may touch, and at the latest when the fence has passed.
-
-    Which ones is the implementation's choice between these bounds: a fence may stand for younger launches than those
-    that truly touch a block, so an implementation may free a little late, and never early.
-    """
-    allowed = state.quarantine.keys() - touched(state)
-    oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
-    due = {block for block in allowed if state.quarantine[block] < oldest}
-    freed = choice.freed if choice else frozenset(allowed)
-    if not freed <= state.quarantine.keys():
-        wrong = sorted(freed - state.quarantine.keys())
-        raise Broken("R-OWN-3", f"blocks {wrong} became free and were not in quarantine")
-    if not freed <= allowed:
-        raise Broken("R-LIFE-1", f"blocks {sorted(freed - allowed)} became free while device work may touch them")
-    if not due <= freed:
-        raise Broken("R-LIFE-4", f"blocks {sorted(due - freed)} are due and did not become free")
-    quarantine = {block: fence for block, fence in state.quarantine.items() if block not in freed}
-    return state._replace(free=state.free | freed, quarantine=quarantine), Outcome(freed=freed)
-
-
 __all__ = [
+    "Merge",
     "Outcome",
     "Result",
     "Rows",
+    "Telling",
     "add",
+    "clear",
     "conflict",
     "execute",
     "extend",
     "fork",
     "guard_batch",
     "launch",
+    "pin",
+    "publish",
     "ready",
     "release",
     "retire",
+    "unpin",
 ]

@@ -9,8 +9,8 @@ from typing import Self
 
 from . import operations
 from .manager import Manager, Naming, Observation
-from .operations import Outcome, Rows
-from .state import Block, Config, LaunchId, Name, initial
+from .operations import Outcome, Rows, Telling
+from .state import Block, Config, Handle, LaunchId, Name, Tokens, initial
 from .views import observe
 
 
@@ -18,6 +18,7 @@ class Reference(Manager):
     """A manager that is the spec's state and nothing else."""
 
     streams_offered = 8
+    shares_prefixes = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -26,6 +27,31 @@ class Reference(Manager):
     def add(self, name: Name, count: int) -> Outcome:
         """Take the spec's step."""
         self.state, outcome = operations.add(self.state, name, count)
+        return outcome
+
+    def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome:
+        """Take the spec's step."""
+        self.state, outcome = operations.add(self.state, name, tokens, salt)
+        return outcome
+
+    def publish(self, rows: Telling, retention: int) -> Outcome:
+        """Take the spec's step."""
+        self.state, outcome = operations.publish(self.state, rows, retention)
+        return outcome
+
+    def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome:
+        """Take the spec's step."""
+        self.state, outcome = operations.pin(self.state, handle, tokens, salt)
+        return outcome
+
+    def unpin(self, handle: Handle) -> Outcome:
+        """Take the spec's step."""
+        self.state, outcome = operations.unpin(self.state, handle)
+        return outcome
+
+    def clear(self) -> Outcome:
+        """Take the spec's step."""
+        self.state, outcome = operations.clear(self.state)
         return outcome
 
     def extend(self, rows: Rows) -> Outcome:

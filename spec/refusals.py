@@ -5,18 +5,19 @@ in the table of operations (`README.md` beside this file). `Broken` is a verdict
 carries the rule's name, so that the same word stands in the spec, in the error, in the test and in the docs.
 """
 
+from collections.abc import Container, Sequence
 from enum import StrEnum
 
 
 class Reason(StrEnum):
     """Why an operation was refused; the sentence says what was asked and cannot be."""
 
-    DUPLICATE = "Duplicate"  # the name is live already, or stands twice in one batch
-    UNKNOWN = "Unknown"  # no live sequence has this name
-    EMPTY = "Empty"  # a sequence starts with at least one token
-    BAD_COUNT = "BadCount"  # a count below 1, or more than is planned
+    DUPLICATE = "Duplicate"  # the name is live already, or stands twice in one batch; the handle of a pin, too
+    UNKNOWN = "Unknown"  # no live sequence, or no pin, has this name
+    EMPTY = "Empty"  # a sequence starts with at least one token, and a pin with at least one block
+    BAD_COUNT = "BadCount"  # a count below 1, or more than is planned; ids for more positions than have none
     TOO_LONG = "TooLong"  # more blocks than the whole pool has
-    NO_SPACE = "NoSpace"  # not enough blocks are free now
+    NO_SPACE = "NoSpace"  # not enough blocks are free or evictable now
     BUSY = "Busy"  # planned positions at a fork; the limit of launches in flight at a launch
     UNKNOWN_LAUNCH = "UnknownLaunch"  # never issued
 
@@ -42,6 +43,12 @@ def refuse_if(condition: bool, reason: Reason) -> None:  # noqa: FBT001  (reads 
     """Refuse an operation whose guard does not hold."""
     if condition:
         raise Refused(reason)
+
+
+def guard_batch(sequences: Container[int], rows: Sequence[tuple[int, object]]) -> None:
+    """Guard a batch: each sequence once, and each of them live."""
+    refuse_if(len({name for name, _ in rows}) < len(rows), Reason.DUPLICATE)
+    refuse_if(any(name not in sequences for name, _ in rows), Reason.UNKNOWN)
 
 
 class Broken(Exception):  # noqa: N818  (a verdict on the thing under test, not an error of this program)

@@ -3,11 +3,10 @@
 A rule is a named predicate over a *step*: the state before, the operation, what was decided, the state after. It yields
 a line for each place where it does not hold; no line, and it holds. Its docstring begins with its sentence. Some look
 at the state after alone, others at the transition; each says on which operations it can fail. The rules themselves are
-in `rules_contents`, `rules_lifetime` and `rules_tables`; `rules` brings them together.
+in `rules_contents`, `rules_lifetime`, `rules_tables` and `rules_sharing`; `rules` brings them together.
 """
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import NamedTuple
 
 from .alphabet import Operation
@@ -21,31 +20,27 @@ Edge = tuple[Name, Block]
 class Step:
     """A transition, with what several rules need worked out once."""
 
-    def __init__(self, old: State, operation: Operation, decided: Outcome | Refused, new: State) -> None:
+    def __init__(
+        self,
+        old: State,
+        operation: Operation,
+        decided: Outcome | Refused,
+        new: State,
+        old_edges: frozenset[Edge] | None = None,  # where they are known from the step before
+    ) -> None:
         self.old = old
         self.operation = operation
         self.decided = decided
         self.new = new
-
-    @cached_property
-    def old_edges(self) -> set[Edge]:
-        """Holder edges before."""
-        return edges(self.old)
-
-    @cached_property
-    def new_edges(self) -> set[Edge]:
-        """Holder edges after."""
-        return edges(self.new)
-
-    @cached_property
-    def taken(self) -> tuple[Block, ...]:
-        """Blocks that the operation took."""
-        return self.decided.blocks if isinstance(self.decided, Outcome) else ()
+        self.old_edges = edges(old) if old_edges is None else old_edges  # holder edges before
+        self.new_edges = self.old_edges if new.sequences is old.sequences else edges(new)  # and after
+        self.held = {block for _, block in self.new_edges}.union(*new.pins.values())  # blocks that somebody holds after
+        self.taken = decided.blocks if isinstance(decided, Outcome) else ()  # blocks that the operation took
 
 
-def edges(state: State) -> set[Edge]:
-    """Return the holder edges of a state: who holds what."""
-    return {(name, block) for name, sequence in state.sequences.items() for block in sequence.row}
+def edges(state: State) -> frozenset[Edge]:
+    """Return the holder edges of the sequences: who holds what. A pin's edges are what it is (`State.pins`)."""
+    return frozenset([(name, block) for name, sequence in state.sequences.items() for block in sequence.row])
 
 
 Slot = tuple[Block, int]  # a block and an offset in it

@@ -1,7 +1,8 @@
 """The rules of a paged KV cache, each a named predicate with its sentence, brought together and checked.
 
-They stand on three pages: `rules_contents` (what is read, who holds what), `rules_lifetime` (what is in flight) and
-`rules_tables` (writing, room, what a kernel sees); `rule_book` says what a rule is. `check` runs all that bear on a
+They stand on four pages: `rules_contents` (what is read, who holds what), `rules_lifetime` (what is in flight),
+`rules_tables` (writing, room, what a kernel sees) and `rules_sharing` (what is found again); `rule_book` says what a
+rule is. `check` runs all that bear on a
 step and raises `Broken` at the first that does not hold.
 
 The predicates are written apart from the operations on purpose: the operations say how, these say what must be true
@@ -10,12 +11,12 @@ said there has been tried on all of them. The sentences are the project's own co
 file lists them with the operations.
 """
 
-from . import rules_contents, rules_lifetime, rules_tables
+from . import rules_contents, rules_lifetime, rules_sharing, rules_tables
 from .alphabet import KINDS
 from .refusals import Broken, Reason, Refused
 from .rule_book import RULES, Rule, Step
 
-PAGES = (rules_contents, rules_lifetime, rules_tables)
+PAGES = (rules_contents, rules_lifetime, rules_tables, rules_sharing)
 
 
 def check(step: Step) -> None:

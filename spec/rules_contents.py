@@ -6,11 +6,11 @@ it is: a block has one owner or is shared knowingly, and no edge is lost or drop
 
 from collections import Counter
 
-from .alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit
+from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, Unpin
 from .operations import Outcome
 from .refusals import Refused
 from .rule_book import Edge, Lines, Step, rule
-from .state import Name
+from .state import Block, Name
 
 
 @rule("R-DATA", Execute)
@@ -29,60 +29,86 @@ def data(step: Step) -> Lines:
 
 @rule("R-OWN-1")
 def one_state(step: Step) -> Lines:
-    """Every block is in exactly one state: free, held, quarantined, or reserved (the null block)."""
+    """Every block is in exactly one state: free, held, idle, quarantined, or reserved (the null block).
+
+    Idle is published without holder: evictable, or waiting among the quarantined until no device work may touch it.
+    """
     state = step.new
-    count = Counter([*state.free, *{block for _, block in step.new_edges}, *state.quarantine])
-    if count != dict.fromkeys(range(1, state.config.blocks + 1), 1):
-        for block in sorted({*range(1, state.config.blocks + 1), *count}):
-            if count[block] != (1 <= block <= state.config.blocks):
+    blocks, states = range(1, state.config.blocks + 1), [*state.free, *step.held, *state.quarantine, *state.evictable]
+    if sorted(states) != [*blocks]:
+        count = Counter(states)
+        for block in sorted({*blocks, *count}):
+            if count[block] != (block in blocks):
                 yield f"block {block} is in {count[block]} states"
 
 
 @rule("R-OWN-2")
 def one_edge(step: Step) -> Lines:
-    """The references of a block are its holders, one a sequence; no row names a block twice."""
+    """The references of a block are its holders, one a sequence or pin; no row names a block twice."""
     for name, sequence in step.new.sequences.items():
         if len(set(sequence.row)) != len(sequence.row):
             yield f"the row of sequence {name} names a block twice: {sequence.row}"
+    for handle, blocks in step.new.pins.items():
+        if len(set(blocks)) != len(blocks) or not blocks:
+            yield f"pin {handle} holds {blocks}"
 
 
 @rule("R-OWN-3")
 def dropped_once(step: Step) -> Lines:
-    """Each edge is dropped exactly once: by the release of its sequence, or by the copy that takes its place."""
+    """Each edge is dropped exactly once: by the release of its holder, or by the block that takes its place."""
     dropped = step.old_edges - step.new_edges
     expected: set[Edge] = set()
     if isinstance(step.operation, Release):
         expected = {edge for edge in step.old_edges if edge[0] == step.operation.name}
     if isinstance(step.operation, Extend) and isinstance(step.decided, Outcome):
         expected = {(copy.sequence, copy.source) for copy in step.decided.copies}
+    if isinstance(step.operation, Publish) and isinstance(step.decided, Outcome):
+        expected = {(merge.sequence, merge.old) for merge in step.decided.merges}
     if dropped != expected:
         yield f"edges dropped {sorted(dropped)}, to be dropped {sorted(expected)}"
+    unpinned = {handle for handle, blocks in step.old.pins.items() if step.new.pins.get(handle) != blocks}
+    due = {step.operation.handle} if isinstance(step.operation, Unpin) else set()
+    if unpinned != (set(step.old.pins) if isinstance(step.operation, Clear) else due):
+        yield f"{step.operation} dropped or changed the pins {sorted(unpinned)}"
 
 
 @rule("R-OWN-4")
 def every_exit(step: Step) -> Lines:
-    """Every exit drops all edges: with no sequence and nothing in flight, every block is free."""
+    """Every exit drops all edges: with no sequence, no pin and nothing in flight, free + idle = N."""
     state = step.new
-    if not state.sequences and not state.launches and len(state.free) != state.config.blocks:
-        yield f"all is over and {state.config.blocks - len(state.free)} blocks are not free"
+    missing = state.config.blocks - len(state.free) - len(state.evictable)
+    if not state.sequences and not state.pins and not state.launches and missing:
+        yield f"all is over and {missing} blocks are neither free nor evictable"
 
 
 @rule("R-OWN-5")
 def counters(step: Step) -> Lines:
-    """Counters equal a walk over unique ids: free + held + quarantined = N."""
+    """Counters equal a walk over unique ids: free + held + idle + quarantined = N."""
     state = step.new
-    held = len({block for _, block in step.new_edges})
-    if len(state.free) + held + len(state.quarantine) != state.config.blocks:
-        yield f"{len(state.free)} free + {held} held + {len(state.quarantine)} quarantined is not {state.config.blocks}"
+    free, held = len(state.free), len(step.held)
+    evictable, waiting = len(state.evictable), len(state.quarantine)
+    if free + held + evictable + waiting != state.config.blocks:
+        yield f"{free} free + {held} held + {evictable} evictable + {waiting} waiting is not {state.config.blocks}"
 
 
-@rule("R-OWN-6", Release, Retire)
+@rule("R-OWN-6", Release, Retire, Publish, Unpin, Clear)
 def recorded_ids(step: Step) -> Lines:
-    """What is released is the id recorded when it was acquired: blocks become free out of a row or the quarantine."""
-    mine = set(step.old.sequences[step.operation.name].row) if isinstance(step.operation, Release) else set()
-    strangers = (step.new.free - step.old.free) - mine - step.old.quarantine.keys()
-    if strangers:
+    """What is released is the id recorded when it was acquired: blocks become free out of what held or kept them."""
+    old, new = step.old, step.new
+    mine: set[Block] = set()
+    if isinstance(step.operation, Release):
+        mine = set(old.sequences[step.operation.name].row)
+    elif isinstance(step.operation, Unpin):
+        mine = set(old.pins[step.operation.handle])
+    elif isinstance(step.operation, Clear):
+        mine = set(old.evictable).union(*old.pins.values())
+    elif isinstance(step.decided, Outcome):
+        mine = {merge.old for merge in step.decided.merges}
+    freed = (new.free | new.evictable.keys()) - old.free - (old.evictable.keys() - new.free)
+    if strangers := freed - mine - old.quarantine.keys():
         yield f"blocks {sorted(strangers)} became free out of nowhere"
+    if isinstance(step.decided, Outcome) and step.decided.freed != freed:
+        yield f"blocks {sorted(freed)} became free, and {sorted(step.decided.freed)} is what was said"
 
 
 @rule("R-TXN-1")
@@ -94,14 +120,17 @@ def atomic(step: Step) -> Lines:
         return
     old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
     for name in old.keys() | new.keys():
-        changed = old.get(name) is not new.get(name) and old.get(name) != new.get(name)
-        if changed != (name in counts):
+        was, now = old.get(name), new.get(name)
+        changed = was is not now and was != now
+        if changed != (name in counts) and not (name in counts and isinstance(step.operation, Publish)):
             yield f"{step.operation} {'changed' if changed else 'left as it was'} sequence {name}"
     for name, count in counts.items():
         if isinstance(step.operation, Extend) and new[name].allocated != old[name].allocated + count:
             yield f"sequence {name} was not extended by {count}"
         if isinstance(step.operation, Submit) and new[name].launched != old[name].launched + count:
             yield f"sequence {name} was not launched by {count}"
+        if isinstance(step.operation, Publish) and len(new[name].known) != len(old[name].known) + count:
+            yield f"sequence {name} was not told {count} ids"
     if not isinstance(step.operation, Execute) and step.new.memory is not step.old.memory:
         yield f"{step.operation} changed what slots hold, which is the device's to do"
 
@@ -113,5 +142,7 @@ def _named(operation: Operation) -> dict[Name, int]:
             return {name: 0}
         case Extend(rows) | Submit(rows):
             return dict(rows)
+        case Publish(rows):
+            return {name: len(tokens) for name, tokens in rows}
         case _:
             return {}

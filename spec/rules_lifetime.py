@@ -4,16 +4,18 @@ A device works later than its host. Between the submission of a launch and the m
 blocks, rows and copies that it uses are in use, whatever became of the sequences that it was made for.
 """
 
-from .alphabet import Add, Execute, Extend, Fork, Release, Retire, Submit
+from .alphabet import Add, Clear, Execute, Extend, Fork, Pin, Publish, Release, Retire, Submit, Unpin
+from .operations import Outcome
 from .rule_book import Lines, Slot, Step, rule
 from .state import Launch, LaunchId, before, planned_copies
 
 
 @rule("R-LIFE-1")
 def no_early_reuse(step: Step) -> Lines:
-    """No block is allocatable while a launch in flight reads or writes it."""
+    """No block is allocatable, free or evictable, while a launch in flight reads or writes it."""
+    allocatable = step.new.free | step.new.evictable.keys()
     for launch in step.new.launches:
-        early = step.new.free & (launch.reads.keys() | launch.writes.keys())
+        early = allocatable & (launch.reads.keys() | launch.writes.keys())
         if early:
             yield f"blocks {sorted(early)} are free and launch {launch.id} in flight touches them"
 
@@ -47,7 +49,7 @@ def _slots(launch: Launch, size: int) -> tuple[set[Slot], set[Slot]]:
     return reads, writes
 
 
-@rule("R-LIFE-3", Add, Extend, Fork, Submit, Release, Retire)
+@rule("R-LIFE-3", Add, Extend, Fork, Submit, Release, Retire, Publish, Pin, Unpin, Clear)
 def completion_alone_ends_a_launch(step: Step) -> Lines:
     """Cancelling is not completion: a launch leaves when it, or one after it, retires, and has been executed then."""
     due: set[LaunchId] = set()
@@ -70,6 +72,10 @@ def discharged(step: Step) -> Lines:
     if state.quarantine:
         oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
         kept = {copy.source for copy in planned_copies(state)}
+        keys = [key for key, entry in state.prefixes.items() if entry.block in kept]  # they keep what leads to them
+        kept |= {
+            e.block for key, e in state.prefixes.items() for k in keys if key.tokens == k.tokens[: len(key.tokens)]
+        }
         for block, fence in state.quarantine.items():
             if fence < oldest and block not in kept:
                 yield f"block {block} is quarantined and nothing keeps it there"
@@ -84,9 +90,12 @@ def discharged(step: Step) -> Lines:
 
 @rule("R-LIFE-5", Add, Extend)
 def quarantine_is_no_capacity(step: Step) -> Lines:
-    """Quarantined blocks are not free capacity: what is taken was free, and what was free and is not, was taken."""
-    if set(step.taken) != step.old.free - step.new.free:
-        yield f"blocks {sorted(step.taken)} were taken, and {sorted(step.old.free - step.new.free)} are free no more"
+    """Quarantined blocks are not free capacity: what is taken was free or evictable; what is so no more was taken."""
+    available, left = (state.free | state.evictable.keys() for state in (step.old, step.new))
+    hits = step.decided.hits if isinstance(step.decided, Outcome) else ()
+    if set(step.taken) != available - left - set(hits):
+        gone = sorted(available - left)
+        yield f"blocks {sorted(step.taken)} were taken, {sorted(hits)} hit, and {gone} are available no more"
 
 
 @rule("R-LIFE-6")
@@ -106,7 +115,7 @@ def rows_keep(step: Step) -> Lines:
             yield f"launch {launch.id} was executed by {step.operation}"
 
 
-@rule("R-LIFE-7", Add, Extend, Fork, Submit, Retire)
+@rule("R-LIFE-7", Add, Extend, Fork, Submit, Retire, Publish)
 def epochs(step: Step) -> Lines:
     """A namesake is a new epoch, and a completion, of whatever epoch, changes no sequence."""
     if isinstance(step.operation, Retire) and step.new.sequences != step.old.sequences:
@@ -121,9 +130,9 @@ def epochs(step: Step) -> Lines:
 
 @rule("R-LIFE-8")
 def plans_are_protected(step: Step) -> Lines:
-    """What is planned and not launched is protected like what is in flight: no source of a planned copy is free."""
+    """What is planned and not launched is protected like what is in flight: no planned copy's source can be taken."""
     for copy in planned_copies(step.new):
-        if copy.source in step.new.free:
-            yield f"block {copy.source} is free and the planned {copy} reads it"
+        if copy.source in step.new.free or copy.source in step.new.evictable:
+            yield f"block {copy.source} may be taken and the planned {copy} reads it"
         if copy.target not in step.new.sequences[copy.sequence].row:
             yield f"the planned {copy} fills a block that its sequence does not hold"

@@ -4,28 +4,26 @@ Copy-on-write keeps a shared block as its holders know it; the capacity rules sa
 convention; the table rules that a kernel finds exactly the blocks of its positions.
 """
 
-from collections import Counter
-
 from .alphabet import Add, Extend, Fork, Retire, Submit
 from .arithmetic import blocks_needed, locate
 from .operations import Outcome
 from .refusals import Reason, Refused
 from .rule_book import Edge, Lines, Step, rule
-from .state import NULL, Block, Copy, Sequence, State, planned_copies, written
+from .state import NULL, Block, Copy, Root, Sequence, State, planned_copies, written
 
 
 @rule("R-COW-1", Extend, Fork, Submit)
 def sole_writer(step: Step) -> Lines:
     """A slot is written by the sole holder of its block: nobody else holds what is planned or launched for writing."""
-    count = Counter(block for _, block in step.new_edges)
+    held = [block for _, block in step.new_edges]
     for name, sequence in step.new.sequences.items():
         for block in _planned_blocks(sequence, step.new.config.block_size):
-            if count[block] > 1:
-                yield f"sequence {name} will write block {block}, which {count[block]} sequences hold"
+            if (count := held.count(block)) > 1:
+                yield f"sequence {name} will write block {block}, which {count} sequences hold"
     if isinstance(step.operation, Submit):
         for block in step.new.launches[-1].writes:
-            if count[block] != 1:
-                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count[block]} sequences hold"
+            if (count := held.count(block)) != 1:
+                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count} sequences hold"
 
 
 def _planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
@@ -40,9 +38,8 @@ def copied_by_the_first_writer(step: Step) -> Lines:
         if step.new_edges - step.old_edges != expected:
             yield f"the fork added the edges {sorted(step.new_edges - step.old_edges)}"
     if isinstance(step.operation, Extend) and isinstance(step.decided, Outcome):
-        held = {block for _, block in step.new_edges}
         for copy in step.decided.copies:
-            if copy.source not in held:
+            if copy.source not in step.held:
                 yield f"{copy} was made though its sequence was the last holder"
 
 
@@ -72,43 +69,65 @@ def exact_copies(step: Step) -> Lines:
 
 @rule("R-CAP-1", Add, Extend)
 def need_is_what_is_taken(step: Step) -> Lines:
-    """What is taken is what the arithmetic says is needed, and only what exceeds the free blocks is refused."""
+    """What is taken is what the arithmetic says is needed, and only what exceeds what is available is refused.
+
+    Available is what is free or evictable; a hit that is idle counts once: as no need, and not as available.
+    """
     assert isinstance(step.operation, Add | Extend)
-    need = _need(step.old, step.operation, step.old_edges)
+    hits = _hits(step.old, step.operation) if isinstance(step.operation, Add) else set()
+    need = _need(step.old, step.operation, step.old_edges) - len(hits)
     if not isinstance(step.decided, Refused):
         if len(step.taken) != need:
             yield f"{len(step.taken)} blocks were taken and {need} needed"
-    elif step.decided.reason is Reason.NO_SPACE and need <= len(step.old.free):
-        yield f"refused for want of space, though {need} are needed and {len(step.old.free)} free"
+        return
+    available = len(step.old.free) + len(step.old.evictable.keys() - hits)
+    if step.decided.reason is Reason.NO_SPACE and need <= available:
+        yield f"refused for want of space, though {need} are needed and {available} available"
 
 
-def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
+def _hits(state: State, operation: Add) -> set[Block]:
+    """Return what an `add` finds: the published blocks whose whole key it begins with and leaves a token behind."""
+    tokens = () if isinstance(operation.tokens, int) else operation.tokens
+    root = Root(operation.salt, state.weights)
+    return {
+        entry.block
+        for key, entry in state.prefixes.items()
+        if key.root == root and len(key.tokens) < len(tokens) and key.tokens == tokens[: len(key.tokens)]
+    }
+
+
+def _need(state: State, operation: Add | Extend, held: frozenset[Edge]) -> int:
     """Return how many blocks are needed: growth, and of k writers of a tail with r holders min(k, r - 1) copies."""
     size = state.config.block_size
     if isinstance(operation, Add):
-        return blocks_needed(operation.tokens, size)
+        return blocks_needed(operation.length, size)
     growth = sum(
-        blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
-        for name, count in operation.rows
+        [
+            blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
+            for name, count in operation.rows
+        ]
     )
-    references = Counter(block for _, block in held)
     sequences = [state.sequences[name] for name, _ in operation.rows]
-    writers = Counter(sequence.row[-1] for sequence in sequences if sequence.allocated % size)
-    return growth + sum(min(count, references[block] - 1) for block, count in writers.items())
+    tails = [sequence.row[-1] for sequence in sequences if sequence.allocated % size]
+    references = [block for _, block in held]
+    return growth + sum([min(tails.count(tail), references.count(tail) - 1) for tail in set(tails)])
 
 
 @rule("R-CAP-2")
 def one_length_convention(step: Step) -> Lines:
     """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so."""
+    size, submits = step.new.config.block_size, isinstance(step.operation, Submit)
+    completes = submits or isinstance(step.operation, Retire)
     for name, sequence in step.new.sequences.items():
-        if len(sequence.row) != blocks_needed(sequence.allocated, step.new.config.block_size):
-            yield f"sequence {name} has {len(sequence.row)} blocks for {sequence.allocated} positions"
-        if not 0 <= sequence.launched <= sequence.allocated:
-            yield f"sequence {name}: launched {sequence.launched} of {sequence.allocated}"
-        old = step.old.sequences.get(name)
-        if old is not None and isinstance(step.operation, Submit | Retire):
+        allocated = sequence.allocated
+        if len(sequence.row) != blocks_needed(allocated, size):
+            yield f"sequence {name} has {len(sequence.row)} blocks for {allocated} positions"
+        if not 0 <= sequence.launched <= allocated:
+            yield f"sequence {name}: launched {sequence.launched} of {allocated}"
+        old = step.old.sequences.get(name) if completes else None
+        if old is not None:
             least, now = written(step.old, old), written(step.new, sequence)
-            if now < least or (now > least and isinstance(step.operation, Submit)):
+            if now < least or (now > least and submits):
                 yield f"{step.operation} took sequence {name} from {least} to {now} positions written"
 
 

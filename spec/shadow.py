@@ -9,14 +9,18 @@ discipline they have.
 What it checks: R-DATA; R-TAB-1 (a row names a usable block for each position that is read); copies inside blocks.
 Cost: a launch is executed in time proportional to the positions that it reads.
 
-It looks like the spec's state to a driver (`sequences`, `launches`, `issued`), so that one generator of operations
-serves both.
+Prefix sharing needs no more than names: contents of positions whose tokens are known from the first on are named by
+them, so equal prefixes under an equal root have equal names, whoever computes them, and a hit is right if its slots
+hold what it was hit for. When tokens are told of contents that have a name already, they are renamed.
+
+It looks like the spec's state to a driver (`sequences`, `launches`, `issued`, `pins`), so that one generator of
+operations serves both.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from .arithmetic import blocks_needed
-from .operations import Rows
+from .operations import Rows, Telling
 from .refusals import Broken
 from .state import (
     Block,
@@ -24,11 +28,16 @@ from .state import (
     Config,
     Content,
     Copy,
+    Handle,
+    Key,
     Launch,
     LaunchId,
     Name,
+    Root,
     State,
+    Tokens,
     before,
+    tell,
 )
 from .state import Sequence as Tracked
 
@@ -41,19 +50,53 @@ class Shadow:
         self.usable = range(first_block, first_block + config.blocks)
         self.state = State(config, {}, frozenset(), {}, (), {})
         self.plans: dict[Name, tuple[Copy, ...]] = {}
+        self.names: dict[Key, Content] = {}  # the contents of a known prefix; a key of any length
 
     def clone(self) -> "Shadow":
         """Return an independent copy: the parts are frozen, so this costs one new object."""
         twin = Shadow(self.config)
         twin.usable, twin.state, twin.plans = self.usable, self.state, dict(self.plans)
+        twin.names = dict(self.names)
         return twin
 
     # ---- what the host does
 
-    def add(self, name: Name, count: int) -> None:
-        """A sequence of `count` known tokens was started."""
-        text = tuple((self.state.epochs, position) for position in range(count))
-        self._put(name, Tracked(self.state.epochs, text, 0, ()), epochs=1)
+    def add(self, name: Name, tokens: int | Tokens, salt: int, hits: Sequence[Block]) -> None:
+        """A sequence was started, of so many tokens or of these ids; its first blocks are hits, launched already."""
+        count, known = (tokens, ()) if isinstance(tokens, int) else (len(tokens), tokens)
+        root, epoch = Root(salt, self.state.weights), self.state.epochs
+        launched = len(hits) * self.config.block_size
+        if launched >= count:
+            raise Broken("R-HASH-5", f"{len(hits)} blocks were hit by {count} tokens, which leaves none to compute")
+        text = tuple([(epoch, position) for position in range(count)])
+        named = [self.names.setdefault(Key(root, known[: at + 1]), text[at]) for at in range(len(known))]
+        text = (*named, *text[len(named) :])
+        self.state = tell(self.state, text, known)
+        self._put(name, Tracked(epoch, text, launched, (), root=root, known=known), epochs=1)
+
+    def publish(self, rows: Telling) -> None:
+        """Token ids were told: contents that turn out to be those of a known prefix are called so from now on."""
+        for name, tokens in rows:
+            old = self.state.sequences[name]
+            known = old.known + tokens
+            self.state = tell(self.state, old.text[len(old.known) :], tokens)
+            self._put(name, old._replace(known=known))
+            for at in range(len(old.known), len(known)):
+                content = self.state.sequences[name].text[at]
+                self._rename(content, self.names.setdefault(Key(old.root, known[: at + 1]), content))
+
+    def pin(self, handle: Handle) -> None:
+        """A prefix was pinned; which blocks hold it is the manager's business."""
+        self.state = self.state._replace(pins={**self.state.pins, handle: ()})
+
+    def unpin(self, handle: Handle) -> None:
+        """A pin was dropped."""
+        pins = {other: blocks for other, blocks in self.state.pins.items() if other != handle}
+        self.state = self.state._replace(pins=pins)
+
+    def clear(self) -> None:
+        """The weights have changed: what begins now has other contents, whatever its tokens."""
+        self.state = self.state._replace(weights=self.state.weights + 1, pins={})
 
     def extend(self, rows: Rows, copies: Iterable[Copy]) -> None:
         """Rows were extended; the copies go to the head of the next launch of their sequence."""
@@ -145,9 +188,29 @@ class Shadow:
             )
         return blocks
 
+    def _rename(self, old: Content, new: Content) -> None:
+        """Call contents by another name, wherever they are expected or held."""
+        if old == new:
+            return
+        state, names = self.state, {old: new}
+        self.state = state._replace(
+            sequences={name: each._replace(text=_renamed(each.text, names)) for name, each in state.sequences.items()},
+            launches=tuple([_with_renamed_text(launch, names) for launch in state.launches]),
+            memory={block: tuple([names.get(c, c) if c else c for c in held]) for block, held in state.memory.items()},
+        )
+
     def _put(self, name: Name, sequence: Tracked, epochs: int = 0) -> None:
         sequences = {**self.state.sequences, name: sequence}
         self.state = self.state._replace(sequences=sequences, epochs=self.state.epochs + epochs)
+
+
+def _renamed(text: tuple[Content, ...], names: Mapping[Content, Content]) -> tuple[Content, ...]:
+    return tuple([names.get(content, content) for content in text])
+
+
+def _with_renamed_text(launch: Launch, names: Mapping[Content, Content]) -> Launch:
+    parts = [part._replace(text=_renamed(part.text, names)) for part in launch.computations]
+    return launch._replace(computations=tuple(parts))
 
 
 def _captured(launch: Launch, rows: list[tuple[Block, ...]]) -> tuple[Computation, ...]:

@@ -13,10 +13,14 @@ Two things here no real manager has. They are *ghost state*, there to say what i
   differ. `Sequence.text` says which content each position should have, `State.memory` which content each slot has.
 - `Launch.executed`: whether the device has done it, which the host cannot see.
 
+Sequences with a common beginning share its blocks: the *prefix index* says which block holds the KV of which tokens. A
+real index finds a block by a hash of them; here a key is the tokens themselves, all from position 0 on, under the
+*root* that they were computed with. So two contents cannot be taken for one, and this is what a hash has to equal.
+
 Nothing that can be derived is stored: who holds a block, whether it is shared, what is written, are functions at the
-end of this file. The free set and the quarantine are stored, so that "every block is in exactly one state" (R-OWN-1)
-is a rule that could break; a launch keeps what it reads and writes, which follow from its copies and rows, since a
-launch is compared with every other in flight (R-LIFE-2 works both out again).
+end of this file. The free, the evictable and the waiting blocks are stored, so that "every block is in exactly one
+state" (R-OWN-1) is a rule that could break; a launch keeps what it reads and writes, which follow from its copies and
+rows, since a launch is compared with every other in flight (R-LIFE-2 works both out again).
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,6 +29,8 @@ from typing import NamedTuple
 Block = int  # a physical block: 1..N; block 0 is the null block, owned by nobody
 Name = int  # the caller's name of a sequence
 LaunchId = int  # counted up from 1, never reused
+Handle = int  # the caller's name of a pin
+Tokens = tuple[int, ...]  # token ids
 Content = tuple[int, int]  # (epoch, position): the prefix that ends there
 
 NULL: Block = 0
@@ -37,6 +43,28 @@ class Config(NamedTuple):
     block_size: int
     streams: int = 1
     launches: int = 64
+
+
+class Root(NamedTuple):
+    """What the KV of a token depends on besides the tokens before it: who may share it, and the weights."""
+
+    salt: int = 0  # tenants with different salts never share
+    weights: int = 0  # counted up where weights or adapters change
+
+
+class Key(NamedTuple):
+    """What a full block holds, in full: its root, and the tokens from position 0 to its end."""
+
+    root: Root
+    tokens: Tokens
+
+
+class Published(NamedTuple):
+    """A block that later sequences may find."""
+
+    block: Block
+    text: tuple[Content, ...]  # ghost: what its slots hold
+    retention: int  # 0 to 3: blocks of a higher class are evicted later
 
 
 class Copy(NamedTuple):
@@ -56,6 +84,8 @@ class Sequence(NamedTuple):
     launched: int
     row: tuple[Block, ...]
     copy: Copy | None = None  # planned by `extend`, not launched yet; only the tail block can ever need one
+    root: Root = Root()
+    known: Tokens = ()  # the ids of its first positions, as far as the host has told them
 
     @property
     def allocated(self) -> int:
@@ -98,11 +128,16 @@ class State(NamedTuple):
     config: Config
     sequences: Mapping[Name, Sequence]
     free: frozenset[Block]
-    quarantine: Mapping[Block, LaunchId]  # no holder, not free yet; the newest launch at the time its last edge went
+    quarantine: Mapping[Block, LaunchId]  # no holder, and it waits; the newest launch at the time its last edge went
     launches: tuple[Launch, ...]  # in flight, in order of submission
     memory: Mapping[Block, tuple[Content | None, ...]]  # ghost: what each slot holds
     issued: LaunchId = 0  # the newest launch id
     epochs: int = 0  # how many `add` and `fork` there have been
+    prefixes: Mapping[Key, Published] = {}  # the prefix index; never changed, like all that is here
+    evictable: Mapping[Block, int] = {}  # published, no holder, waits for nothing; a larger number: since later
+    pins: Mapping[Handle, tuple[Block, ...]] = {}  # holders besides the sequences
+    weights: int = 0  # the epoch of the weights now
+    ids: Mapping[int, Mapping[int, int]] = {}  # ghost: epoch -> position -> id of that content, where one was told
 
 
 def initial(config: Config) -> State:
@@ -115,6 +150,36 @@ def initial(config: Config) -> State:
 def holders(sequences: Mapping[Name, Sequence], block: Block) -> list[Name]:
     """Return the sequences that hold a block: one edge each, even where a row named it twice (R-OWN-2)."""
     return [name for name, sequence in sequences.items() if block in sequence.row]
+
+
+def held(state: State) -> set[Block]:
+    """Return the blocks that a sequence or a pin holds."""
+    rows = [sequence.row for sequence in state.sequences.values()]
+    return {block for blocks in (*rows, *state.pins.values()) for block in blocks}
+
+
+def told(state: State, text: tuple[Content, ...]) -> Tokens:
+    """Return the ids of some contents up to the first of which none was told, by whichever sequence had it then."""
+    found = [state.ids.get(epoch, {}).get(position) for epoch, position in text]
+    return tuple([token for token in found[: found.index(None) if None in found else None] if token is not None])
+
+
+def tell(state: State, text: tuple[Content, ...], tokens: Tokens) -> State:
+    """Return a state that knows the ids of the first of some contents. They never change, nor are they forgotten."""
+    ids = dict(state.ids)
+    for (epoch, position), token in zip(text, tokens, strict=False):
+        ids[epoch] = {**ids.get(epoch, {}), position: token}
+    return state._replace(ids=ids)
+
+
+def key_of(sequence: Sequence, index: int, size: int) -> Key:
+    """Return the key of a full block of a sequence whose tokens are known."""
+    return Key(sequence.root, sequence.known[: (index + 1) * size])
+
+
+def above(key: Key, size: int) -> Key:
+    """Return the key of the block before: of its parent in the index; without tokens where there is none."""
+    return key._replace(tokens=key.tokens[:-size])
 
 
 def planned_copies(state: State) -> Iterator[Copy]:

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from .alphabet import Add, Execute, Extend, Operation, Retire, Submit
+from .alphabet import Add, Execute, Extend, Operation, Pin, Publish, Retire, Submit
 from .manager import Factory
 from .moves import possible
 from .operations import Outcome
 from .refusals import Broken, Refused
-from .state import Config, LaunchId
+from .state import Config, LaunchId, Tokens
 from .world import World, world
 
 
@@ -114,9 +114,23 @@ def _mark(case: Case, trace: tuple[Operation, ...]) -> list[Marked]:
 
 
 def _size(trace: tuple[Operation, ...]) -> tuple[int, int]:
+    """Return how large a trace is: what `simplify` makes smaller must be."""
     rows = [operation.rows for operation in trace if isinstance(operation, Extend | Submit)]
-    tokens = sum(operation.tokens for operation in trace if isinstance(operation, Add))
-    return len(trace), tokens + sum(count for batch in rows for _, count in batch) + sum(len(batch) for batch in rows)
+    lengths = sum(operation.length for operation in trace if isinstance(operation, Add))
+    counts = sum(1 + count for batch in rows for _, count in batch)
+    return len(trace), lengths + counts + sum(_told(operation) for operation in trace)
+
+
+def _told(operation: Operation) -> int:
+    """Return how much there is of token ids: their number, and what is not 0 among them or beside them."""
+    match operation:
+        case Add(_, tokens, salt) | Pin(_, tokens, salt):
+            ids = () if isinstance(tokens, int) else tokens
+            return len(ids) + sum(map(bool, (*ids, salt)))
+        case Publish(rows, retention):
+            return bool(retention) + sum(1 + len(tokens) + sum(map(bool, tokens)) for _, tokens in rows)
+        case _:
+            return 0
 
 
 class _Shrinking:
@@ -171,14 +185,21 @@ def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
         if isinstance(operation, Extend) and len(operation.rows) == 1:
             name, count = operation.rows[0]
             for start, (earlier, launch) in enumerate(marked[:at]):
-                if isinstance(earlier, Add) and earlier.name == name:
+                if isinstance(earlier, Add) and earlier.name == name and isinstance(earlier.tokens, int):
                     longer = Marked(earlier._replace(tokens=earlier.tokens + count), launch)
                     yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
 
 
 def _simpler(operation: Operation) -> Iterator[Operation]:
-    if isinstance(operation, Add) and operation.tokens > 1:
-        yield operation._replace(tokens=operation.tokens - 1)
+    if isinstance(operation, Add) and operation.length > 1:
+        tokens = operation.tokens
+        yield operation._replace(tokens=tokens - 1 if isinstance(tokens, int) else tokens[:-1])
+    if isinstance(operation, Add | Pin):
+        yield operation._replace(salt=0)
+        if not isinstance(operation.tokens, int):
+            yield from (operation._replace(tokens=plainer) for plainer in _plainer(operation.tokens))
+    if isinstance(operation, Publish):
+        yield from _simpler_publications(operation)
     if not isinstance(operation, Extend | Submit):
         return
     rows = operation.rows
@@ -187,6 +208,24 @@ def _simpler(operation: Operation) -> Iterator[Operation]:
             yield operation._replace(rows=rows[:at] + rows[at + 1 :])
         if count > 1:
             yield operation._replace(rows=(*rows[:at], (name, count - 1), *rows[at + 1 :]))
+
+
+def _simpler_publications(operation: Publish) -> Iterator[Publish]:
+    rows = operation.rows
+    if operation.retention:
+        yield operation._replace(retention=0)
+    for at, (name, tokens) in enumerate(rows):
+        if len(rows) > 1:
+            yield operation._replace(rows=rows[:at] + rows[at + 1 :])
+        if tokens:
+            yield operation._replace(rows=(*rows[:at], (name, tokens[:-1]), *rows[at + 1 :]))
+        for plainer in _plainer(tokens):
+            yield operation._replace(rows=(*rows[:at], (name, plainer), *rows[at + 1 :]))
+
+
+def _plainer(tokens: Tokens) -> Iterator[Tokens]:
+    """Yield the tokens with one of them made 0."""
+    return ((*tokens[:at], 0, *tokens[at + 1 :]) for at, token in enumerate(tokens) if token)
 
 
 def _run_marked(case: Case, marked: list[Marked]) -> tuple[list[Marked], Broken | None]:

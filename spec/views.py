@@ -1,27 +1,37 @@
 """What a state shows of itself, in the terms in which managers show theirs.
 
 Both sides of a lock-step are turned into one `Observation` and compared for equality. So this says what an
-implementation has to agree on, and leaves out what it may keep as it likes: free lists, fences, layouts.
+implementation has to agree on, and leaves out what it may keep as it likes: free lists, fences, layouts, hashes.
 """
 
-from collections import Counter
-
 from .manager import Observation, Seen
-from .state import State, planned_copies, written
+from .state import Block, State, planned_copies, written
 
 
 def observe(state: State) -> Observation:
     """Return what the spec's state shows of itself, in the terms in which managers do."""
     sequences = {
-        name: Seen(sequence.row, sequence.allocated, sequence.launched, written(state, sequence))
+        name: Seen(sequence.row, sequence.allocated, sequence.launched, written(state, sequence), len(sequence.known))
         for name, sequence in state.sequences.items()
     }
+    references: dict[Block, int] = {}
+    for blocks in (*[sequence.row for sequence in state.sequences.values()], *state.pins.values()):
+        for block in set(blocks):
+            references[block] = references.get(block, 0) + 1
+    published = frozenset([entry.block for entry in state.prefixes.values()])
+    waiting = frozenset(state.quarantine)
+    idle = waiting & published | state.evictable.keys()
+    quarantined = waiting - published
     return Observation(
         sequences,
-        dict(Counter(block for sequence in state.sequences.values() for block in set(sequence.row))),
+        references,
         state.free,
-        frozenset(state.quarantine),
+        quarantined,
         frozenset(planned_copies(state)),
-        tuple(launch.id for launch in state.launches),
-        (len(state.free), state.config.blocks - len(state.free) - len(state.quarantine), len(state.quarantine)),
+        tuple([launch.id for launch in state.launches]),
+        (len(state.free), len(references), len(quarantined)),
+        published,
+        idle,
+        state.pins,
+        (len(idle), len(state.evictable)),
     )

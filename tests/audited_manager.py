@@ -10,23 +10,38 @@ The state here lacks executions, which no manager is told of and no journal has:
 them.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Self
 
-from pagedkv.spec.alphabet import Add, Extend, Fork, Operation, Release, Retire, Submit, apply, describe
+from pagedkv.spec.alphabet import (
+    Add,
+    Clear,
+    Extend,
+    Fork,
+    Operation,
+    Pin,
+    Publish,
+    Release,
+    Retire,
+    Submit,
+    Unpin,
+    apply,
+    describe,
+)
 from pagedkv.spec.audit import Auditor
 from pagedkv.spec.manager import Manager, Naming, Observation, ask
-from pagedkv.spec.operations import Outcome, Rows
+from pagedkv.spec.operations import Outcome, Rows, Telling
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Refused
-from pagedkv.spec.state import Block, Config, Copy, LaunchId, Name, State, before, initial
+from pagedkv.spec.state import Block, Config, Copy, Handle, LaunchId, Name, State, Tokens, before, initial
 from pagedkv.spec.views import observe
 
 
 class Audited(Manager):
     """A manager, the spec's state beside it, and the auditor under test."""
 
+    shares_prefixes = True
     inner: Callable[[Config], Manager] = Reference
 
     def __init__(self, config: Config) -> None:
@@ -38,6 +53,26 @@ class Audited(Manager):
     def add(self, name: Name, count: int) -> Outcome:
         """Take the step on all sides."""
         return self._step(Add(name, count))
+
+    def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome:
+        """Take the step on all sides."""
+        return self._step(Add(name, tokens, salt))
+
+    def publish(self, rows: Telling, retention: int) -> Outcome:
+        """Take the step on all sides."""
+        return self._step(Publish(rows, retention))
+
+    def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome:
+        """Take the step on all sides."""
+        return self._step(Pin(handle, tokens, salt))
+
+    def unpin(self, handle: Handle) -> Outcome:
+        """Take the step on all sides."""
+        return self._step(Unpin(handle))
+
+    def clear(self) -> Outcome:
+        """Take the step on all sides."""
+        return self._step(Clear())
 
     def extend(self, rows: Rows) -> Outcome:
         """Take the step on all sides."""
@@ -124,7 +159,8 @@ def judge(state: State, auditor: Auditor, operation: Operation, choice: Outcome)
 def judge_refused(state: State, auditor: Auditor, operation: Operation) -> None:
     """See that the auditor rejects what was refused, had it been done with all that is free."""
     try:
-        auditor.clone().step(operation, Outcome(blocks=tuple(sorted(state.free)), launch=state.issued + 1))
+        available = (*sorted(state.free), *sorted(state.evictable))
+        auditor.clone().step(operation, Outcome(blocks=available, launch=state.issued + 1))
     except Broken:
         return
     raise Broken("AUDIT", f"{describe(operation)} was refused, and by the audit it is allowed")
@@ -136,13 +172,21 @@ def beside(state: State, operation: Operation, right: Outcome) -> Iterator[Outco
     match operation:
         case Add() | Extend():
             yield from (right._replace(blocks=blocks) for blocks in _other_lists(right.blocks, ids))
+            yield from (right._replace(hits=hits) for hits in _other_lists(right.hits, ids))
             yield from _other_copies(state, right, ids)
         case Submit():
             yield from (right._replace(launch=right.launch + by) for by in (-1, 1))
             edges = range(max(0, state.issued - 2), state.issued + 2)
             yield from (right._replace(after=some) for some in _other_sets(right.after, edges))
-        case Retire() | Release():
-            yield from (Outcome(freed=some) for some in _other_sets(right.freed, ids))
+        case Retire() | Release() | Publish() | Unpin() | Clear():
+            yield from (right._replace(freed=some) for some in _other_sets(right.freed, ids))
+            yield from (right._replace(published=some) for some in _other_lists(right.published, ids))
+            for at, merge in enumerate(right.merges):
+                rest = (*right.merges[:at], *right.merges[at + 1 :])
+                yield right._replace(merges=rest)
+                yield right._replace(merges=(*rest, merge._replace(old=merge.new, new=merge.old)))
+        case Pin():
+            yield from (right._replace(hits=hits) for hits in _other_lists(right.hits, ids))
         case _:
             return
 
@@ -187,8 +231,12 @@ def _other_sets(right: frozenset[int], things: range) -> Iterator[frozenset[int]
 def compare(state: State, auditor: Auditor) -> None:
     """See that what the auditor keeps is what the spec's state says."""
     right = observe(state)
-    shown = {name: (tuple(s.row), s.allocated, s.launched, s.copy) for name, s in auditor.sequences.items()}
-    expected = {name: (s.row, s.allocated, s.launched, s.copy) for name, s in state.sequences.items()}
+    shown = {
+        name: (tuple(s.row), s.allocated, s.launched, s.copy, tuple(s.known), s.salt, s.weights)
+        for name, s in auditor.sequences.items()
+    }
+    expected = {name: (s.row, s.allocated, s.launched, s.copy, s.known, *s.root) for name, s in state.sequences.items()}
+    prefixes = auditor.blocks.prefixes
     order = {
         launch: {
             other for other, flight in auditor.launches.in_flight.items() if other <= known.clock.get(flight.stream, 0)
@@ -199,7 +247,14 @@ def compare(state: State, auditor: Auditor) -> None:
         "sequences": (shown, expected),
         "references": (auditor.blocks.holders, right.references),
         "shared edges": (auditor.blocks.shared, sum(right.references.values()) - len(right.references)),
-        "quarantined": (set(auditor.blocks.quarantine), right.quarantined),
+        "waiting": (set(auditor.blocks.quarantine), set(state.quarantine)),
+        "published": (set(prefixes.nodes), right.published),
+        "evictable": (_ranks(prefixes.evictable), _ranks(state.evictable)),
+        "pins": (auditor.pins, right.pins),
+        "written": (
+            {n: min([at for _, at in auditor.pending(n)], default=s.launched) for n, s in auditor.sequences.items()},
+            {name: seen.written for name, seen in right.sequences.items()},
+        ),
         "planned copies": (sum(auditor.blocks.readers.values()), len(right.copies)),
         "in flight": (list(auditor.launches.in_flight), list(right.in_flight)),
         "order": (order, {launch.id: before(state.launches, launch) | {launch.id} for launch in state.launches}),
@@ -207,6 +262,12 @@ def compare(state: State, auditor: Auditor) -> None:
     for what, (ours, theirs) in pairs.items():
         if ours != theirs:
             raise Broken("AUDIT", f"{what}: the auditor has {ours}, the spec {theirs}")
+
+
+def _ranks(moments: Mapping[Block, int]) -> dict[Block, int]:
+    """Return moments as ranks."""
+    order = sorted(set(moments.values()))
+    return {block: order.index(moment) for block, moment in moments.items()}
 
 
 def hidden(auditor: Auditor, naming: Naming) -> Hashable:

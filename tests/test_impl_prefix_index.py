@@ -9,114 +9,96 @@ import numpy as np
 import pytest
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.events import Cleared, Removed, Stored
-from pagedkv.impl.prefix_hash import PrefixHash
 from pagedkv.impl.prefix_index import PrefixIndex
 from pagedkv.impl.refusals import InvalidArgument
 from pagedkv.impl.retention import CLASSES, Retention
 
 from sharing_helpers import compute, prompt, publish, serve
 
-WORD = 2**64
+# ---- the index ------------------------------------------------------------------------------------------------------
 
 
-def signed(number: int) -> int:
-    """Return a number modulo 2**64, as a signed integer."""
-    return (number + WORD // 2) % WORD - WORD // 2
-
-
-# ---- hashes ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("block_size", [1, 2, 3, 4])
-def test_the_hash_is_the_sum_that_its_module_states(block_size: int) -> None:
-    prefix_hash = PrefixHash(block_size)
-    pages = np.random.default_rng(1).integers(0, 2**31, (70, block_size), dtype=np.int32)
-    words = (
-        pages.tolist()
-        if block_size % 2
-        else [[low + (high << 32) for low, high in [*pairwise(page)][::2]] for page in pages.tolist()]
-    )
-    hashes, keys = prefix_hash.chain(pages, 5).tolist(), prefix_hash._keys.tolist()
-    total = 5
-    for depth, word in enumerate(words):
-        total += prefix_hash._multipliers.item(depth) * sum(key * part for key, part in zip(keys, word, strict=True))
-        assert hashes[depth] == signed(total + prefix_hash._addends.item(depth))
-
-
-def test_hashes_go_on_where_others_end() -> None:
-    prefix_hash = PrefixHash(4)
-    pages = np.random.default_rng(2).integers(0, 2**31, (200, 4), dtype=np.int32)
-    root = prefix_hash.root(-(2**63))
-    whole = prefix_hash.chain(pages, root)
-    assert prefix_hash.chain(pages[150:], whole.item(149), 150).tolist() == whole[150:].tolist()
-    depths = np.array([0, 1, 2, 90, 91, 199])
-    before = np.array([root, whole[89], whole[198]])
-    several = prefix_hash.chains(pages[depths], depths, before, np.array([0, 3, 5]))
-    assert several.tolist() == whole[depths].tolist()
-
-
-def test_keys_are_secret() -> None:
-    assert (
-        PrefixHash(4).chain(prompt(4).reshape(1, 4), 0).item() != PrefixHash(4).chain(prompt(4).reshape(1, 4), 0).item()
-    )
-
-
-def weak(index: PrefixIndex) -> None:
-    """Let all prefixes of a salt have one hash."""
-    index.hash._keys, index.hash._addends = np.zeros_like(index.hash._keys), np.zeros_like(index.hash._addends)
-
-
-def test_prefixes_of_one_hash_are_told_apart() -> None:
+def test_prefixes_that_part_are_told_apart() -> None:
     cache = BlockCache(64, 4)
-    cache.add(0, [1])
-    assert cache._sharing
-    weak(cache._sharing.index)
     prompts = [prompt(12, first=first) for first in (0, 100, 200, 300)]
-    prompts.append(np.concatenate((prompts[0][:8], prompts[1][8:])))
+    prompts.append(np.concatenate((prompts[0][:8], prompts[1][8:])))  # ends like another one
+    prompts.append(np.concatenate((prompts[0][:4], prompts[1][:8])))  # goes on as another one begins
     for seq, tokens in enumerate(prompts, 1):
         serve(cache, seq, tokens)
         cache.check()
-    assert cache.published().size == 4 * 3 + 1
-    assert [cache.match(np.append(tokens, 0)) for tokens in prompts] == [12] * 5
+    assert cache.published().size == 4 * 3 + 1 + 2
+    assert [cache.match(np.append(tokens, 0)) for tokens in prompts] == [12] * 6
     assert cache.match(prompt(13, first=400)) == 0
     assert cache.match(np.concatenate((prompts[0][:4], prompts[1][4:], [0]))) == 4
-    assert sum(map(len, cache._sharing.index._more.values())) == 4 * 3 + 1 - 2  # one is at home, one away
-    cache.add(9, 62 * 4)  # evicts all but one
+    assert cache.match(np.concatenate((prompts[0][:8], prompts[2][8:], [0]))) == 8
+    cache.add(9, 62 * 4)  # evicts all but two
     cache.check()
-    assert cache._sharing.index._more == {}
-    assert cache._sharing.index.entries() == 1
+    assert [cache.match(np.append(tokens, 0)) for tokens in prompts] == [4, 0, 0, 0, 4, 8]
 
 
-def test_two_of_one_hash_in_one_call_are_published_and_merged_for_what_they_are() -> None:
+def test_blocks_that_were_published_together_need_not_stay_together() -> None:
+    cache = BlockCache(10, 1)
+    serve(cache, 1, prompt(8))
+    cache.add(2, 6)  # evicts 4 of the 8
+    cache.release(2)
+    assert cache.match(prompt(9)) == 4
+    compute(cache, 3, np.concatenate((prompt(4), prompt(2, first=50))))
+    publish(cache, 3)
+    assert cache.match(prompt(9)) == 4
+    assert cache.match(np.array([0, 1, 2, 3, 50, 51, 9])) == 6
+    for token in (70, 71):  # two more, one by one
+        cache.extend([3])
+        cache.retire(cache.launch([3]).id)
+        cache.publish([3], [token])
+    assert cache.match(np.array([0, 1, 2, 3, 50, 51, 70, 71, 9])) == 8
+    assert cache.match(np.array([0, 1, 2, 3, 50, 51, 70, 72, 9])) == 7
+    cache.check()
+
+
+def test_children_of_one_parent_in_one_call_are_published_and_merged_for_what_they_are() -> None:
     cache = BlockCache(64, 4)
-    cache.add(0, [1])
-    assert cache._sharing
-    weak(cache._sharing.index)
+    serve(cache, 9, prompt(4))
     for seq in (1, 2, 3, 4):
-        cache.add(seq, 8)
-    cache.retire(cache.launch([1, 2, 3, 4], 8).id)
-    told = np.concatenate((prompt(8), prompt(8, first=50), prompt(8), prompt(8, first=50)))
-    publication = cache.publish([1, 2, 3, 4], told, 8)
-    assert publication.merges.seqs.tolist() == [3, 3, 4, 4]
-    assert cache.block_table(4).tolist() == cache.block_table(2).tolist()
-    assert cache.block_table(3).tolist() == cache.block_table(1).tolist()
+        cache.add(seq, [*range(4), 0])
+        cache.extend([seq], 3)
+    cache.retire(cache.launch([1, 2, 3, 4], 4).id)
+    cache.publish([1, 2, 3, 4], [5, 5, 5, 6, 6, 6, 5, 5, 5, 6, 6, 6], 3)
+    assert [cache.block_table(seq)[1] for seq in (3, 4)] == [cache.block_table(seq)[1] for seq in (1, 2)]
+    assert cache.published().size == 3
     cache.check()
 
 
-def test_blocks_whose_home_is_anothers_are_found() -> None:
-    cache = BlockCache(64, 1)
-    serve(cache, 1, prompt(1))
-    assert cache._sharing
-    index = cache._sharing.index
-    index._mask, index._home = 3, np.zeros(4, np.int32)  # four homes for 64 blocks
-    cache.clear()
-    serve(cache, 1, prompt(60))
-    assert len(index._others) >= 56
-    cache.check()
-    assert cache.match(prompt(61)) == 60
-    cache.add(2, 34)
-    assert cache.match(prompt(61)) == 30
-    cache.check()
+@pytest.mark.parametrize("seed", range(4))
+def test_look_ups_are_those_of_a_dictionary_of_all_prefixes(seed: int) -> None:
+    rng = random.Random(seed)
+    index, right = PrefixIndex(200, 2), dict[tuple[int, ...], int]()
+    unused = list(range(1, 201))
+    for _ in range(300):
+        tokens = [rng.choice([0, 0, 0, 1]) for _ in range(2 * rng.randint(1, 12))]
+        salt = rng.choice([0, 5])
+        prefixes = [(salt, *tokens[:end]) for end in range(2, len(tokens) + 1, 2)]
+        expected = [right[prefix] for prefix in prefixes if prefix in right]
+        pages = np.array(tokens, np.int32).reshape(-1, 2)
+        assert index.find(pages, 0, salt).tolist() == expected
+        new = prefixes[len(expected) :][: len(unused)]
+        if new and rng.random() < 0.7:
+            ids = np.array([unused.pop() for _ in new])
+            index.tokens[ids] = pages[len(expected) :][: ids.size]
+            parent = expected[-1] if expected else 0
+            if expected and ids.size == 1 and index.childless(np.array([parent])):
+                index.insert_leaves(ids, np.array([parent]))
+            else:
+                index.insert_chain(ids, parent, salt)
+            right |= dict(zip(new, ids.tolist(), strict=True))
+        else:  # some leaf goes, and its parent with it, if that is a leaf then
+            leaves = [prefix for prefix in right if not any(longer[:-2] == prefix for longer in right)]
+            gone = [rng.choice(leaves)] if leaves else []
+            if gone and gone[0][:-2] in right and sum(longer[:-2] == gone[0][:-2] for longer in right) == 1:
+                gone.append(gone[0][:-2])
+            index.remove(np.array([right[prefix] for prefix in gone], np.intp))
+            unused += [right.pop(prefix) for prefix in gone]
+        assert sorted(right.values()) == index.published_ids().tolist()
+        assert index.entries() == len(right)
 
 
 # ---- the order of eviction ------------------------------------------------------------------------------------------

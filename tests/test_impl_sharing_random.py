@@ -1,13 +1,12 @@
 """Prefix sharing under random operations in small pools: after each one, `check()` walks everything.
 
 Token ids are drawn from two, so that prompts meet all the time; a sequence's ids follow from where it began, so that
-equal positions of forks are told equal ids. Hashes are as drawn, or so weak that all prefixes of a salt collide.
+equal positions of forks are told equal ids.
 """
 
 import random
 from dataclasses import dataclass
 
-import numpy as np
 import pytest
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.refusals import Refused
@@ -26,7 +25,7 @@ class Life:
 class World:
     """A cache, and random operations on it that a caller may well ask for."""
 
-    def __init__(self, seed: int, *, weak: bool) -> None:
+    def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.streams = self.random.choice([1, 1, 2])
         self.size = self.random.choice([1, 2, 3, 4])
@@ -40,10 +39,6 @@ class World:
         )
         self.cache.add(0, [1])
         self.cache.release(0)
-        if weak:
-            index = self.cache._pool.index
-            assert index
-            index.hash._keys, index.hash._addends = np.zeros_like(index.hash._keys), np.zeros(64, np.int64)
         self.lives: dict[int, Life] = {}
 
     def ids(self, count: int) -> list[int]:
@@ -143,10 +138,9 @@ class World:
         return ids[: self.cache.lengths(seq).known]
 
 
-@pytest.mark.parametrize("weak", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_whatever_is_asked_for_all_invariants_hold(seed: int, *, weak: bool) -> None:
-    world = World(seed, weak=weak)
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_asked_for_all_invariants_hold(seed: int) -> None:
+    world = World(seed)
     for _ in range(STEPS):
         world.step()
     for seq in [*world.lives]:

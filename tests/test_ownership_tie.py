@@ -95,6 +95,8 @@ class Transition:
                 return "retire", (frozenset(left), outcome.freed)
             case Release(name):
                 return "release", (name, outcome.freed)
+            case _:
+                raise AssertionError(f"the model has no {operation}")
 
     @property
     def look(self) -> Hashable:

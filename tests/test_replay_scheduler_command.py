@@ -82,8 +82,20 @@ def test_the_policy_reserve_is_the_default_and_what_it_was(trace: Path) -> None:
 
 def test_the_journal_of_a_scheduled_replay_audits(trace: Path, tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
-    limits = ["--blocks", "5", "--max-tokens-per-step", "5", "--steps-ahead", "2", "--no-prefix-cache"]
-    _replayed(trace, "--policy", "fcfs", *limits, "--journal", str(journal))
+    limits = [
+        "--blocks",
+        "8",
+        "--max-tokens-per-step",
+        "5",
+        "--max-running",
+        "2",
+        "--steps-ahead",
+        "2",
+        "--samples",
+        "2",
+    ]
+    facts = _replayed(trace, "--policy", "fcfs", *limits, "--journal", str(journal))
+    assert facts["hit_tokens"]
     assert run(["compare", str(journal)]) == 0
 
 

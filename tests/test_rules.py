@@ -11,16 +11,20 @@ from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.rules import RULES, Step, check
 
 import broken_steps_finer
+import broken_steps_sharing
 from broken_steps import CASES, EMPTY, after, broken, step, wrong
 
 assert broken_steps_finer.LAUNCHED  # its cases are among CASES
+assert broken_steps_sharing.COMPUTED  # and these, too
 
 NAMES = (
     "R-DATA",
     *(f"R-OWN-{number}" for number in range(1, 7)),
-    "R-TXN-1",
+    *(f"R-TXN-{number}" for number in range(1, 3)),
     *(f"R-LIFE-{number}" for number in range(1, 9)),
-    *(f"R-COW-{number}" for number in range(1, 4)),
+    *(f"R-COW-{number}" for number in range(1, 5)),
+    *(f"R-HASH-{number}" for number in range(1, 7)),
+    *(f"R-EVICT-{number}" for number in range(1, 4)),
     *(f"R-CAP-{number}" for number in range(1, 3)),
     *(f"R-TAB-{number}" for number in range(1, 3)),
 )
