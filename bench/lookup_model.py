@@ -8,6 +8,7 @@ sampled, or at least the row that it is sampled from.
 `Recorder` is the model as the loop runs it; it keeps the attention outputs of each launch, for the comparison.
 """
 
+import random
 from collections import deque
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -99,11 +100,17 @@ class Record(NamedTuple):
     sampled: Tensor
 
 
-class Recorder:
-    """A model that keeps what each launch computed, in order: `records`."""
+class ShareFailed(Exception):  # noqa: N818  (what happened)
+    """A launch failed on purpose."""
 
-    def __init__(self, model: LookupModel) -> None:
+
+class Recorder:
+    """A model that keeps what each launch computed, in order: `records`. A share of the launches fails half-way."""
+
+    def __init__(self, model: LookupModel, share_failed: float = 0.0, seed: int = 0) -> None:
         self.model = model
+        self._share_failed = share_failed
+        self._chance = random.Random(seed)
         self.q_heads = model.q_heads
         self.records: deque[Record] = deque()
         self._attention: list[Tensor] = []
@@ -118,7 +125,9 @@ class Recorder:
         return self.model.project(layer, hidden)
 
     def mix(self, layer: int, hidden: Tensor, attention: Tensor) -> Tensor:
-        """Keep a layer's attention."""
+        """Keep a layer's attention. Raises `ShareFailed` in launches that fail: some of K and V is written then."""
+        if layer == 0 and self._chance.random() < self._share_failed:
+            raise ShareFailed("on purpose")
         self._attention.append(attention)
         return self.model.mix(layer, hidden, attention)
 

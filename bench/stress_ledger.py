@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import torch
-from pagedkv.bench.lookup_model import LookupModel, Record
+from pagedkv.bench.lookup_model import LookupModel, Record, ShareFailed
 from pagedkv.impl.loop import Collected
 from pagedkv.impl.plans import Plan
 from pagedkv.impl.requests import Request
@@ -40,6 +40,7 @@ class _Life:
     """What a sequence has computed with, from one admission on; beyond its end, too, for what is in flight."""
 
     tokens: list[int]
+    failed: bool = False  # a launch of it failed: what those behind it computed with is unknown, and nobody's
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class Tally:
     cancellations: int = 0
     hit_tokens: int = 0
     merges: int = 0
+    failures: int = 0
     stale_tokens: int = 0  # sampled for a life that was over
     bytes_uploaded: int = 0
 
@@ -130,8 +132,10 @@ class Ledger:
 
     def collected(self, collected: Collected, record: Record | None) -> None:
         """A launch was completed: hold it to the oracle, then take note of what it sampled. Raises `WrongRow`."""
-        if collected.error is not None or record is None:
-            raise WrongRow(f"{self._where}: launch {collected.launch} failed: {collected.error}")
+        if collected.error is not None:
+            self._failed(collected)
+            return
+        assert record is not None, "a launch that did not fail has a record"
         self._compare(collected.launch, record)
         tokens = iter(collected.sampled.tolist())
         self.tally.launches += 1
@@ -144,6 +148,18 @@ class Ledger:
         self.tally.merges += 0 if publication is None else publication.merges.seqs.size
         for request in collected.completion.finished:
             self.gone(request)
+
+    def _failed(self, collected: Collected) -> None:
+        """Note a launch that failed on purpose; any other is an error."""
+        if not isinstance(collected.error and collected.error.__cause__, ShareFailed):
+            raise WrongRow(f"{self._where}: launch {collected.launch} failed: {collected.error}")
+        self.tally.failures += 1
+        for row in self._launches.popleft():
+            row.life.failed = True
+            for _, life in row.receivers:
+                life.failed = True
+        for preemption in collected.preempted:
+            self.preempted(preemption.request)
 
     def _begin(self, name: int) -> None:
         sample = self._samples[name]
@@ -173,11 +189,14 @@ class Ledger:
         sampled = record.sampled.tolist()
         first = 0
         for row in self._launches[0]:
+            end = first + row.length - row.start
+            if row.life.failed:
+                first, sampled = end, sampled[len(row.receivers) :]
+                continue
             if len(row.life.tokens) < row.length:
                 raise WrongRow(f"{self._where}: launch {launch} computes {row.length} positions of sequence {row.name},"
                                f" which has {len(row.life.tokens)} tokens")  # fmt: skip
             outputs, hidden = self._model.expected(row.life.tokens[: row.length], row.start)
-            end = first + row.length - row.start
             for layer, (found, output) in enumerate(zip(attention, outputs, strict=True)):
                 place = _first_difference(found[first:end], output)
                 if place is not None:

@@ -1,9 +1,10 @@
 """The loop at its worst: a small pool, two steps ahead, a device that is late, and all that can happen, at random.
 
 One world is one seed: sizes and limits are drawn, then turns. In a turn requests may come, be cancelled or preempted;
-then a step is planned, or the oldest collected, or both. Every block that becomes free is poisoned at that moment: K
-and V of all layers become NaN, whatever the device is doing. If it still reads the block, an output row is NaN; if it
-still writes it, another sequence's row will be wrong; and every output row is compared with the dense oracle.
+then a step is planned, or the oldest collected, or both. In some worlds launches fail half-way. Every block that
+becomes free is poisoned at that moment: K and V of all layers become NaN, whatever the device is doing. If it still
+reads the block, an output row is NaN; if it still writes it, another sequence's row will be wrong; and every output row
+is compared with the dense oracle.
 
 A world ends when all its requests have. Then every block must be free or idle, no buffer in use, and the cache's own
 invariants must hold.
@@ -117,6 +118,7 @@ class World:
     shape: KvShape
     limits: Limits
     share_held_back: float
+    share_failed: float
 
     @classmethod
     def draw(cls, seed: int) -> "World":
@@ -131,7 +133,11 @@ class World:
             policy=chance.choice(("fcfs", "priority")),
             prefix_cache=chance.random() < 0.8,
         )
-        return cls(seed, chance.randint(6, 40), chance.randint(1, 5), shape, limits, chance.choice((0.5, 0.9, 1.0)))
+        blocks, block_size = chance.randint(6, 40), chance.randint(1, 5)
+        return cls(
+            seed, blocks, block_size, shape, limits,
+            share_held_back=chance.choice((0.5, 0.9, 1.0)), share_failed=chance.choice((0.0, 0.0, 0.05)),
+        )  # fmt: skip
 
 
 def run_world(world: World, device: Device) -> Tally:
@@ -141,7 +147,7 @@ def run_world(world: World, device: Device) -> Tally:
     cache.poison = Poisoner(storage)
     q_heads = 2 * world.shape.kv_heads
     reference = LookupModel.make(world.shape, q_heads, VOCABULARY, LONGEST)
-    recorder = Recorder(reference.to(device.device))
+    recorder = Recorder(reference.to(device.device), world.share_failed, world.seed)
     late = HeldBack(device, world.seed, world.share_held_back)
     ledger = Ledger(reference, f"world {world.seed}")
     with _one_thread(), Loop(Scheduler(cache, world.limits), storage, recorder, late) as loop:
@@ -232,8 +238,8 @@ class _Driver:
     def _collect(self) -> None:
         collected = self._loop.collect()
         if collected is not None:
-            records = self._recorder.records
-            self._ledger.collected(collected, records.popleft() if records else None)
+            record = None if collected.error is not None else self._recorder.records.popleft()
+            self._ledger.collected(collected, record)
 
     def _submit(self) -> None:
         chance = self._chance
