@@ -27,6 +27,7 @@ from pagedkv.impl.storage import KvShape, Storage
 from torch import Tensor
 
 from cuda_stand_in import cuda_stand_in
+from triton_cases import kernels_on
 
 SHAPE = KvShape(2, 2, 16, torch.float32)
 VOCABULARY, LONGEST, BLOCK_SIZE = 29, 80, 4
@@ -128,6 +129,17 @@ def test_whoever_is_cancelled_is_given_nothing_more() -> None:
         assert not set(collected.names[collected.taken].tolist()) & set(names[0])
         loop.run()
         assert loop.scheduler.cache.available == loop.scheduler.cache.blocks
+
+
+def test_the_way_of_a_gpu_is_rehearsed_streams_and_triton_both() -> None:
+    """Queued on streams that are stood in for; the Triton kernels interpreted, their accesses watched, unchecked."""
+    requests = [Request(0, [3, 1, 4], 3, samples=2), Request(1, [3, 1, 4, 1, 5], 2)]
+    unchecked = mock.patch("pagedkv.kernels.dispatch._is_checked", return_value=False)
+    triton = mock.patch("pagedkv.kernels.dispatch.choose_backend", return_value="triton")
+    with cuda_stand_in(), kernels_on("triton"), unchecked, triton:
+        found, steps = run(make_loop(TWO_AHEAD, device=CudaDevice(torch.device("cpu"))), requests)
+    assert found == expected(requests)
+    assert sum(step.plan.launch.copies.targets.size for step in steps if step.plan.launch is not None) == 1
 
 
 # ---- what goes wrong ------------------------------------------------------------------------------------------------
