@@ -22,15 +22,9 @@ from .results import Counts, Csr, Launch, Lengths
 class CacheViews:
     """The views of a `BlockCache`.
 
-    <<<<<<< HEAD
     For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`,
-    `blocks_to_extend`, `planned_copies`, `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`,
-    `references`, `holders`, `free_order`, `who_holds`. For tests: `fingerprint`.
-    =======
-    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`, `planned_copies`,
-    `in_flight`, `launched`, `counts`, `available`. For operators: `block_state`, `references`, `holders`,
-    `free_order`. For tests: `fingerprint`.
-    >>>>>>> sharing-impl
+    `blocks_to_extend`, `planned_copies`, `in_flight`, `launches_in_flight`, `launched`, `counts`, `available`. For
+    operators: `block_state`, `references`, `holders`, `free_order`. For tests: `fingerprint`.
     """
 
     _tables: BlockTables
