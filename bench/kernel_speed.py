@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     try:
-        _require_device(device)
+        require_device(device)
         files = _files(options.out)
     except BadInput as bad:
         print(bad, file=sys.stderr)  # noqa: T201  (a command's one line)
@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if broken or any(row["met"] is False for row in report["rows"]) else 0
 
 
-def _require_device(device: torch.device) -> None:
+def require_device(device: torch.device) -> None:
+    """Refuse a GPU that is not there. Errors: `BadInput`."""
     if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInput("--device cuda", "no GPU that torch can use", "use --device cpu")
 

@@ -80,6 +80,7 @@ class Live:
     id: int
     rank: int  # lower is served first; no two are equal
     prompt: Int32Array | None  # None where only its length is known, or nothing is shared
+    given_ids: Int32Array | None  # the prompt as it is computed; None where only its length is known
     prompt_tokens: int
     outputs: int
     salt: int
@@ -97,7 +98,16 @@ class Live:
 
     def clone(self) -> "Live":
         """Return an independent copy."""
-        shared = self.id, self.rank, self.prompt, self.prompt_tokens, self.outputs, self.salt, self.names
+        shared = (
+            self.id,
+            self.rank,
+            self.prompt,
+            self.given_ids,
+            self.prompt_tokens,
+            self.outputs,
+            self.salt,
+            self.names,
+        )
         return Live(*shared, self.slots.copy(), self.running, self.fresh, self.need, self.need_seen)
 
 
@@ -124,5 +134,5 @@ def accepted(request: Request, limits: Limits, blocks: int, block_size: int, nam
         raise TooLong(f"request {request.id} may need {shown(need)} blocks and the whole pool has {blocks}")
     names = range(names_from, names_from + samples)
     rank = names_from + (priority * _RANKS_A_PRIORITY if limits.policy == "priority" else 0)
-    kept = frozen(ids.copy()) if ids is not None and limits.prefix_cache else None  # nobody else needs them
-    return Live(request.id, rank, kept, length, outputs, salt, names)
+    kept = None if ids is None else frozen(ids.copy())
+    return Live(request.id, rank, kept if limits.prefix_cache else None, kept, length, outputs, salt, names)

@@ -52,6 +52,11 @@ class SchedulerViews:
         return self._serving.limits
 
     @property
+    def serving(self) -> Serving:
+        """What it works on: for whoever brings its steps to a device. To change it is the scheduler's business."""
+        return self._serving
+
+    @property
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._serving.waiting)

@@ -20,6 +20,7 @@ from pagedkv.kernels.plan import AttentionPlan, plan_attention
 from torch import Tensor
 
 from .arguments import integer
+from .arithmetic import Paging
 from .arrays import Int32Array, Int64Array
 from .refusals import InvalidArgument
 from .results import Launch
@@ -47,6 +48,25 @@ def bytes_needed(shape: KvShape, blocks: int, block_size: int) -> int:
     return int(np.prod(pool_shape(shape, blocks, block_size), dtype=object)) * shape.dtype.itemsize
 
 
+def new_positions(launch: Launch) -> Int64Array:
+    """Return the positions `[tokens]` that a launch writes, row by row. O(tokens)."""
+    counts = launch.lengths - launch.starts
+    if counts.max(initial=0) == 1:  # a step of decode
+        return launch.starts
+    before = np.cumsum(counts) - counts
+    positions: Int64Array = np.repeat(launch.starts - before, counts) + np.arange(counts.sum())
+    return positions
+
+
+def slot_mapping(launch: Launch, positions: Int64Array, paging: Paging) -> Int64Array:
+    """Return the slots `[tokens]` of a launch's new positions, by its rows as they are now. O(tokens)."""
+    rows = launch.rows.astype(np.intp)
+    if positions is not launch.starts:
+        rows = np.repeat(rows, launch.lengths - launch.starts)
+    index, offset = paging.locate(positions)
+    return paging.slot(launch.table[rows, index].astype(np.int64), offset)
+
+
 class Storage:
     """K and V of all layers in blocks, beside a `BlockCache` of the same `blocks` and `block_size`.
 
@@ -54,7 +74,7 @@ class Storage:
     `pagedkv.kernels.arguments.InvalidKernelArgument` for tensors that do not fit, before anything is written.
     """
 
-    __slots__ = ("_key_scale", "_value_scale", "device", "pool", "shape")
+    __slots__ = ("_key_scale", "_value_scale", "block_size", "blocks", "device", "paging", "pool", "shape")
 
     def __init__(
         self,
@@ -73,6 +93,7 @@ class Storage:
         if shape.layout not in ("NHD", "HND"):
             raise InvalidArgument(f"the layout must be NHD or HND, not {shape.layout!r}")
         self.shape = shape
+        self.blocks, self.block_size, self.paging = blocks, block_size, Paging(block_size)
         self.device = torch.device(device)
         self.pool = torch.zeros(pool_shape(shape, blocks, block_size), dtype=shape.dtype, device=self.device)
         self._key_scale, self._value_scale = key_scale, value_scale
@@ -85,10 +106,11 @@ class Storage:
 
     def copy(self, launch: Launch) -> None:
         """Do a launch's planned copies, all layers at once: before anything of the launch is written (R-COW-3)."""
-        copies = launch.copies
-        if not copies.sources.size:
-            return
-        sources, targets, extents = (self._send(ids.astype(np.int64)) for ids in copies[1:])
+        if launch.copies.sources.size:
+            self.copy_blocks(*(self._send(ids.astype(np.int64)) for ids in launch.copies[1:]))
+
+    def copy_blocks(self, sources: Tensor, targets: Tensor, extents: Tensor) -> None:
+        """Copy the first `extents[i]` positions of each source to its target, `[copies]` int64 on the device each."""
         dispatch.copy_blocks(self.pool, sources, targets, extents=extents, layout=self.shape.layout)
 
     def slots(self, launch: Launch) -> Tensor:
@@ -96,13 +118,7 @@ class Storage:
 
         What `extend` returned in parts, for what is launched together; for the known tokens of `add`, too.
         """
-        counts = launch.lengths - launch.starts
-        rows = np.repeat(launch.rows, counts)
-        before = np.cumsum(counts) - counts
-        positions = np.repeat(launch.starts - before, counts) + np.arange(rows.size)
-        size = self.layer(0).block_size
-        blocks = launch.table[rows, positions // size].astype(np.int64)
-        return self._send(blocks * size + positions % size)
+        return self._send(slot_mapping(launch, new_positions(launch), self.paging))
 
     def append(self, layer: int, key: Tensor, value: Tensor, slots: Tensor) -> None:
         """Write K and V `[tokens, kv_heads, D]` of one layer at the slots of a launch's new positions."""
@@ -116,7 +132,7 @@ class Storage:
     def rows(self, launch: Launch) -> Tensor:
         """Return the block tables of a launch's rows as int32 on the device, as far as they are read."""
         longest = int(launch.lengths.max(initial=0))
-        columns = -(-longest // self.layer(0).block_size)
+        columns = -(-longest // self.block_size)
         return self._send(launch.table[launch.rows, :columns])
 
     def attend(

@@ -30,6 +30,7 @@ from pagedkv.kernels.arguments import InvalidKernelArgument
 from torch import Tensor
 
 IntArray = npt.NDArray[np.int64]
+Int32Array = npt.NDArray[np.int32]
 Lengths = Sequence[int] | IntArray | Tensor
 
 ITEM_FIELDS = 7  # row, first token, tokens, first position, begin, end, partial row (-1: none)
@@ -166,15 +167,14 @@ def plan_attention(
     _check(starts, lengths, lowest, q_heads, kv_heads, causal=causal, window=window, split_divisor=split_divisor)
     group = q_heads // kv_heads
     rows = TileRows.of(group)
+    split_lengths = split_length(np.arange(rows.large // group + 1), group, split_divisor).astype(np.int32)  # by tokens
     counts = np.diff(starts)
     is_small = counts * group <= 2 * rows.small
     tables = []
     partial_rows = 0
     for tile_rows, chosen in ((rows.small, is_small), (rows.large, ~is_small)):
-        tiles = _tiles(
-            np.flatnonzero(chosen), starts, lengths, lowest, tile_rows // group, causal=causal, window=window
-        )
-        table, merges, partial_rows = _split(tiles, split_length(tiles[2], group, split_divisor), partial_rows)
+        tiles = _tiles(chosen, starts, lengths, lowest, tile_rows // group, causal=causal, window=window)
+        table, merges, partial_rows = _split(tiles, split_lengths[tiles[2]], partial_rows)
         tables.append((table, merges))
     (small, small_merges), (large, large_merges) = tables
     merges = np.concatenate([small_merges, large_merges])
@@ -222,54 +222,93 @@ def _check(
 
 
 def _tiles(
-    rows: IntArray, starts: IntArray, lengths: IntArray, lowest: IntArray, tokens_per_tile: int,
+    chosen: npt.NDArray[np.bool_], starts: IntArray, lengths: IntArray, lowest: IntArray, tokens_per_tile: int,
     *, causal: bool, window: int | None,
-) -> IntArray:  # fmt: skip
-    """Cut the queries of `rows` into tiles: `[row, first token, tokens, first position, begin, end]` each."""
-    counts = starts[rows + 1] - starts[rows]
-    tiles_per_row = -(-counts // tokens_per_tile)
-    row = np.repeat(rows, tiles_per_row)
-    first = _ordinal(tiles_per_row) * tokens_per_tile
-    tokens = np.minimum(tokens_per_tile, np.repeat(counts, tiles_per_row) - first)
-    position = lengths[row] - np.repeat(counts, tiles_per_row) + first
-    end = np.minimum(lengths[row], position + tokens) if causal else lengths[row]
-    begin = lowest[row] if window is None else np.maximum(lowest[row], position - window + 1)
-    return np.stack([row, starts[row] + first, tokens, position, begin, np.maximum(begin, end)])
+) -> Int32Array:  # fmt: skip
+    """Cut the queries of the chosen rows into tiles: `[row, first token, tokens, first position, begin, end]` each."""
+    row, counts, token = np.flatnonzero(chosen), np.diff(starts), starts[:-1]
+    if not row.size:
+        return np.empty((6, 0), np.int32)
+    if row.size < chosen.size:
+        counts, token, lengths, lowest = counts[row], token[row], lengths[row], lowest[row]
+    position, tokens = lengths - counts, counts
+    if counts.min() < 1 or counts.max() > tokens_per_tile:  # else a tile a row, as in every step of decode
+        tiles = -(-counts // tokens_per_tile)
+        first = _ordinal(tiles) * tokens_per_tile
+        columns = (row, counts, token, lengths, lowest, position)
+        row, counts, token, lengths, lowest, position = (np.repeat(column, tiles) for column in columns)
+        token, position, tokens = token + first, position + first, np.minimum(tokens_per_tile, counts - first)
+    end = np.minimum(lengths, position + tokens) if causal else lengths
+    begin = lowest if window is None else np.maximum(lowest, position - window + 1)
+    return np.stack([row, token, tokens, position, begin, np.maximum(begin, end)]).astype(np.int32)
 
 
-def _split(tiles: IntArray, length: IntArray, partial_rows: int) -> tuple[IntArray, IntArray, int]:
-    """Cut tiles at multiples of their split length. Returns items, merge records, and the scratch rows used so far."""
+def _split(tiles: Int32Array, length: Int32Array, partial_rows: int) -> tuple[Int32Array, Int32Array, int]:
+    """Cut tiles at multiples of their split length, a power of two. Returns items, merge records, scratch rows so far.
+
+    Items come the longest first: a long one begun last would leave the rest of the chip idle. Order changes no result.
+    """
     row, first, tokens, position, begin, end = tiles
-    splits = np.maximum(1, -(-end // length) - begin // length)
-    tile = np.repeat(np.arange(len(row)), splits)
-    ordinal = _ordinal(splits)
-    split_begin = (begin // length)[tile] * length[tile] + ordinal * length[tile]
-    needed = np.where(splits > 1, splits * tokens, 0)
-    base = partial_rows + np.cumsum(needed) - needed
-    partial = np.where(splits[tile] > 1, base[tile] + ordinal * tokens[tile], -1)
+    if not row.size:
+        return np.empty((0, ITEM_FIELDS), np.int32), np.empty((0, MERGE_FIELDS), np.int32), partial_rows
+    shift = np.frexp(length)[1] - 1  # numpy divides five times slower than it shifts
+    before = begin >> shift
+    splits = np.maximum(1, -(-end >> shift) - before)
+    if splits.max() == 1:
+        order = _longest_first(begin, end)
+        items = [column[order] for column in tiles]
+        return _columns(*items, np.full(row.size, -1)), np.empty((0, MERGE_FIELDS), np.int32), partial_rows
+    tile = np.repeat(np.arange(row.size), splits)
+    ordinal = _ordinal(splits).astype(np.int32)
+    split_begin = (before[tile] + ordinal) << shift[tile]
     item_begin = np.maximum(begin[tile], split_begin)
     item_end = np.minimum(end[tile], split_begin + length[tile])
-    columns = [row[tile], first[tile], tokens[tile], position[tile], item_begin, item_end, partial]
-    items = np.stack(columns, axis=1)
-    # The longest first: a long item begun last would leave the rest of the chip idle. Order never changes a result.
-    items = items[np.argsort(item_begin - item_end, kind="stable")]
+    is_split = splits > 1
+    needed = np.where(is_split, splits.astype(np.int64) * tokens, 0)
+    total: IntArray = np.cumsum(needed)
+    base: IntArray = np.where(is_split, partial_rows + total - needed, -1)
 
-    merged = np.repeat(np.flatnonzero(splits > 1), tokens[splits > 1])
-    inside = _ordinal(tokens[splits > 1])
-    merges = np.stack([first[merged] + inside, base[merged] + inside, splits[merged], tokens[merged]], axis=1)
-    return items, merges, partial_rows + int(needed.sum())
+    order = _longest_first(item_begin, item_end)
+    tile, ordinal = tile[order], ordinal[order]
+    tokens_there = tokens[tile]
+    partial = base[tile] + ordinal * tokens_there  # where nothing is split the ordinal is 0
+    items = [row[tile], first[tile], tokens_there, position[tile], item_begin[order], item_end[order]]
+
+    merged = np.flatnonzero(is_split)
+    inside: IntArray | int = 0
+    if tokens.max() > 1:
+        inside = _ordinal(tokens[merged])
+        merged = np.repeat(merged, tokens[merged])
+    merges = _columns(first[merged] + inside, base[merged] + inside, splits[merged], tokens[merged])
+    return _columns(*items, partial), merges, partial_rows + int(total[-1])
 
 
-def _ordinal(counts: IntArray) -> IntArray:
+def _longest_first(begin: Int32Array, end: Int32Array) -> IntArray:
+    """Return the order of items by length, which is LONGEST_SPLIT at most: 16 bits, which numpy sorts by radix."""
+    return np.argsort((begin - end).astype(np.int16), kind="stable")
+
+
+def _columns(*columns: Int32Array | IntArray) -> Int32Array:
+    """Return records `[n, fields]` from their fields."""
+    records = np.empty((columns[0].size, len(columns)), np.int32)
+    for place, column in enumerate(columns):
+        records[:, place] = column
+    return records
+
+
+def _ordinal(counts: Int32Array | IntArray) -> IntArray:
     """Count 0 .. count - 1 for each count in turn: [2, 3] gives [0, 1, 0, 1, 2]."""
     total = int(counts.sum())
-    return np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+    before: IntArray = np.cumsum(counts, dtype=np.int64) - counts
+    return np.arange(total) - np.repeat(before, counts)
 
 
-def _records(table: IntArray, room: int, name: str) -> Tensor:
+def _records(table: Int32Array, room: int, name: str) -> Tensor:
     """Turn records into an int32 tensor with `room` rows; those left over are zero and mean nothing to do."""
     if len(table) > room:
         raise InvalidKernelArgument(f"plan: {len(table)} {name}, capacity {room}")
+    if len(table) == room:
+        return torch.from_numpy(table)
     padded = np.zeros((room, table.shape[1]), dtype=np.int32)
     padded[: len(table)] = table
     return torch.from_numpy(padded)

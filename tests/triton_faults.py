@@ -124,17 +124,17 @@ FAULTS = [
     ),
     Fault(
         "window one too narrow in the plan", "R-KRN-8", "plan",
-        "np.maximum(lowest[row], position - window + 1)", "np.maximum(lowest[row], position - window + 2)",
+        "np.maximum(lowest, position - window + 1)", "np.maximum(lowest, position - window + 2)",
         f"{ATTENTION}::test_window_by_row",
     ),
     Fault(
         "window taken from the tile's last token", "R-KRN-8", "plan",
-        "np.maximum(lowest[row], position - window + 1)", "np.maximum(lowest[row], position + tokens - window)",
+        "np.maximum(lowest, position - window + 1)", "np.maximum(lowest, position + tokens - window)",
         f"{ATTENTION}::test_window_by_row",
     ),
     Fault(
         "split length by the batch", "R-KRN-9", "plan",
-        "split_length(tiles[2], group, split_divisor)", "split_length(tiles[2] + len(lengths), group, split_divisor)",
+        "split_lengths[tiles[2]]", "split_length(tiles[2] + len(lengths), group, split_divisor)",
         f"{INVARIANCE}::test_batch_mates_and_order_change_nothing",
     ),
     Fault(
@@ -174,8 +174,8 @@ FAULTS = [
     ),
     Fault(
         "wrong split stride", "splits", "plan",
-        "base[merged] + inside, splits[merged], tokens[merged]], axis=1)",
-        "base[merged] + inside, splits[merged], np.ones_like(merged)], axis=1)",
+        "base[merged] + inside, splits[merged], tokens[merged])",
+        "base[merged] + inside, splits[merged], np.ones_like(merged))",
         f"{INVARIANCE}::test_batch_mates_and_order_change_nothing",
     ),
     Fault(
@@ -190,7 +190,7 @@ FAULTS = [
     ),
     Fault(
         "two splits write one scratch row", "splits", "plan",
-        "base[tile] + ordinal * tokens[tile], -1)", "base[tile] + ordinal // 2 * tokens[tile], -1)",
+        "base[tile] + ordinal * tokens_there", "base[tile] + ordinal // 2 * tokens_there",
         f"{ATTENTION}::test_sink_counts_once_over_splits",
     ),
     Fault(
@@ -211,8 +211,8 @@ FAULTS = [
     ),
     Fault(
         "length rounded up to a block", "R-TAB-1", "plan",
-        "end = np.minimum(lengths[row], position + tokens) if causal else lengths[row]",
-        "end = -(-lengths[row] // 16) * 16",
+        "end = np.minimum(lengths, position + tokens) if causal else lengths",
+        "end = -(-lengths // 16) * 16",
         f"{ATTENTION}::test_slots_that_nobody_sees_change_nothing",
     ),
     Fault(

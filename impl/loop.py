@@ -1,0 +1,195 @@
+"""The loop: scheduler, cache, storage and device together, with a model that the caller brings.
+
+    loop = Loop(Scheduler(cache, limits), storage, model, open_device("cpu"))
+    loop.submit(Request(1, prompt, outputs=20))
+    loop.run()
+
+`plan` asks the scheduler for a step and hands it to the device; `collect` waits for the oldest launch in flight and
+brings what it sampled to the scheduler; `step` does one of each, so that `steps_ahead` launches are in flight. Between
+any two calls requests may be submitted, cancelled and preempted on the scheduler: what the device still does for them
+is nobody's, and their blocks, table rows and staging buffers wait until it has been done.
+
+Guarantees: nothing that the device may still touch is used again (R-LIFE-1, R-LIFE-6). A launch that the device could
+not do costs its requests a recompute and the engine nothing. Cost: outside kernels under a millisecond a step for 2,000
+sequences (`python -m pagedkv.bench.loop_speed`); the host waits for the device in `collect` alone. Sources: planning
+apart from execution, Yu et al., "Orca" (OSDI '22); one step ahead, SGLang's overlap scheduler. Considered: a loop in a
+thread of its own (an engine has one).
+"""
+
+from collections import deque
+from time import perf_counter
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .arguments import Integers, token_ids
+from .arrays import NO_SLOTS, Int64Array, frozen
+from .device import Device, DeviceFailed
+from .model import Model
+from .plans import NOTHING_CAME, Completion, Plan, Preemption
+from .refusals import InvalidArgument
+from .requests import Request
+from .scheduler import Scheduler
+from .step_tokens import Placeholders
+from .storage import Storage
+from .worker import Submitted, Worker
+
+NOBODY = frozen(np.empty(0, np.bool_))
+
+
+class Collected(NamedTuple):
+    """What came of a launch. The arrays are empty where the device could not do it."""
+
+    launch: int
+    sampled: Int64Array  # [samples] a token for each that the plan announced
+    names: Int64Array  # [samples] of the sequences that are given them, where they are taken
+    taken: NDArray[np.bool_]  # [samples] False where the sequence had left, or been preempted: nobody's token
+    completion: Completion
+    error: DeviceFailed | None = None
+    preempted: tuple[Preemption, ...] = ()  # by the error: they are computed anew
+
+
+class Step(NamedTuple):
+    """One turn of the loop."""
+
+    plan: Plan
+    collected: Collected | None
+    bytes_uploaded: int
+    host_us: float  # what the turn took without the wait for the device; on CUDA, with queueing the kernels
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything was done: an engine without new requests may sleep where nothing was."""
+        plan = self.plan
+        return plan.launch is not None or self.collected is not None or bool(plan.preempted or plan.failed)
+
+
+class Loop:
+    """An engine's loop over one cache: `submit`, then `run`, or `step`, or `plan` and `collect`.
+
+    Requests are cancelled, preempted and looked at on `scheduler`. As a context manager a loop closes its device.
+
+    The scheduler is new, its cache's sizes are the storage's. A sample that is given one of `stop_tokens` is done.
+    Refused: `InvalidArgument`.
+    """
+
+    __slots__ = ("_in_flight", "_placeholders", "_stop_tokens", "_waited_us", "scheduler", "worker")
+
+    def __init__(
+        self, scheduler: Scheduler, storage: Storage, model: Model, device: Device, *, stop_tokens: Integers = ()
+    ) -> None:
+        cache = scheduler.cache
+        if (cache.blocks, cache.block_size) != (storage.blocks, storage.block_size):
+            raise InvalidArgument(
+                f"the cache has {cache.blocks} blocks of {cache.block_size} and the storage"
+                f" {storage.blocks} of {storage.block_size}: make both of one size"
+            )
+        if model.q_heads < 1 or model.q_heads % storage.shape.kv_heads:
+            raise InvalidArgument(
+                f"{model.q_heads} query heads of the model do not divide into {storage.shape.kv_heads} KV heads"
+            )
+        if storage.device.type != device.device.type:
+            raise InvalidArgument(f"the storage is on {storage.device}, and the device is {device.device}")
+        if scheduler.requests() or cache.in_flight():
+            raise InvalidArgument("the scheduler has been at work already: a loop follows its cache from the beginning")
+        self.scheduler = scheduler
+        self.worker = Worker(storage, model, device)
+        self._placeholders = Placeholders()
+        self._stop_tokens = token_ids(stop_tokens)
+        self._in_flight: deque[Submitted] = deque()
+        self._waited_us = 0.0
+
+    @property
+    def in_flight(self) -> int:
+        """How many launches the device has been given and the scheduler not been told of."""
+        return len(self._in_flight)
+
+    def submit(self, request: Request) -> range:
+        """Take in a request whose prompt is token ids. Refused: as by `Scheduler.submit`, and where it is a number."""
+        if isinstance(request.prompt, int | np.integer):
+            raise InvalidArgument(f"request {request.id} has a number for a prompt: to compute it takes token ids")
+        return self.scheduler.submit(request)
+
+    def plan(self) -> tuple[Plan, int]:
+        """Plan a step and hand its launch, if it has one, to the device; return it, and how many bytes went up."""
+        plan = self.scheduler.schedule()
+        mirror = self.worker.mirror
+        if plan.extension is not None:
+            mirror.edit(plan.extension.edits)
+        for begun in plan.begun:
+            mirror.begin_row(begun.row, begun.blocks.size)
+        if plan.launch is None:
+            return plan, 0
+        tokens = self._placeholders.tokens(self.scheduler.serving, plan)
+        submitted = self.worker.submit(plan.launch, tokens, self.scheduler.cache.table)
+        self._in_flight.append(submitted)
+        return plan, submitted.bytes_uploaded
+
+    def collect(self) -> Collected | None:
+        """Wait for the oldest launch in flight and tell the scheduler what it sampled; None where there is none.
+
+        Raises `DeviceLost` where the device can do nothing more; then nothing has changed.
+        """
+        if not self._in_flight:
+            return None
+        submitted = self._in_flight[0]
+        launch = submitted.launch.id
+        try:
+            sampled = self._wait_for(submitted)
+        except DeviceFailed as error:
+            collected = Collected(launch, NO_SLOTS, NO_SLOTS, NOBODY, NOTHING_CAME, error, self.scheduler.fail(launch))
+        else:
+            collected = self._complete(launch, sampled)
+        self._in_flight.popleft()
+        self.worker.retired(launch)
+        return collected
+
+    def step(self) -> Step:
+        """Plan a step; collect the oldest where as many are in flight as may be, or nothing could be planned."""
+        before, self._waited_us = perf_counter(), 0.0
+        plan, uploaded = self.plan()
+        full = len(self._in_flight) >= self.scheduler.limits.steps_ahead
+        collected = self.collect() if full or plan.launch is None else None
+        return Step(plan, collected, uploaded, (perf_counter() - before) * 1e6 - self._waited_us)
+
+    def run(self) -> None:
+        """Go on until nothing is left to do. Raises `DeviceFailed` where a launch could not be done, or `DeviceLost`.
+
+        Its requests wait then, to be computed anew: whoever wants that calls again.
+        """
+        while (step := self.step()).busy:
+            if step.collected is not None and step.collected.error is not None:
+                raise step.collected.error
+
+    def close(self) -> None:
+        """Wait for the device, and let go of it."""
+        self.worker.device.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait_for(self, submitted: Submitted) -> Int64Array:
+        """Return what a launch sampled, and count the wait. Raises `DeviceFailed`."""
+        before = perf_counter()
+        try:
+            return submitted.sampled()
+        finally:
+            self._waited_us += (perf_counter() - before) * 1e6
+
+    def _complete(self, launch: int, sampled: Int64Array) -> Collected:
+        """Tell the scheduler what a launch sampled, and which of the sequences need no more."""
+        running, flight = self.scheduler.serving.running, self.scheduler.serving.flights[launch]
+        names = running.name[flight.receivers]
+        taken = running.life[flight.receivers] == flight.receiver_lives
+        stopped = names[taken & np.isin(sampled, self._stop_tokens)].tolist() if self._stop_tokens.size else ()
+        completion = self.scheduler.complete(launch, sampled, stopped)
+        if completion.publication is not None:
+            self.worker.mirror.edit(completion.publication.edits)
+        return Collected(launch, sampled, names, taken, completion)
