@@ -29,6 +29,7 @@ from pagedkv.bench.ledger_command import LEDGER_EXAMPLE, ledger_command
 from pagedkv.bench.options import Invocation
 from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
 from pagedkv.bench.show_command import SHOW_EXAMPLE, show_command
+from pagedkv.bench.sweep_command import SWEEP_EXAMPLE, sweep_command
 from pagedkv.bench.verify_command import VERIFY_EXAMPLE, verify_command
 from pagedkv.impl.invariants import CorruptState
 from pagedkv.impl.refusals import Refused
@@ -59,6 +60,7 @@ application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
 application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
 application.command("compare", epilog=COMPARE_EXAMPLE)(compare_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
+application.command("sweep", epilog=SWEEP_EXAMPLE)(sweep_command)
 application.command("ledger", epilog=LEDGER_EXAMPLE)(ledger_command)
 application.command("show", epilog=SHOW_EXAMPLE)(show_command)
 
