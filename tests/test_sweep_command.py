@@ -21,7 +21,7 @@ from pagedkv.bench.sweep_kernels import Latencies
 from pagedkv.bench.sweep_plots import LOOKS, draw_fragmentation, draw_latency, short, write_figure
 from pagedkv.bench.sweep_report import SweepRow, as_csv, halvings, halvings_in_words
 
-from test_sweep_parts import ROWS, kernel_row, report_of
+from test_sweep_pick import ROWS, kernel_row, report_of
 
 Captured = pytest.CaptureFixture[str]
 
