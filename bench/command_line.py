@@ -21,6 +21,7 @@ import sys
 from collections.abc import Sequence
 
 import typer
+from pagedkv.bench.baselines_command import BASELINES_EXAMPLE, baselines_command
 from pagedkv.bench.compare_command import COMPARE_EXAMPLE, compare_command
 from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
 from pagedkv.bench.failures import BadInput, one_line
@@ -60,6 +61,7 @@ application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
 application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
 application.command("compare", epilog=COMPARE_EXAMPLE)(compare_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
+application.command("baselines", epilog=BASELINES_EXAMPLE)(baselines_command)
 application.command("sweep", epilog=SWEEP_EXAMPLE)(sweep_command)
 application.command("ledger", epilog=LEDGER_EXAMPLE)(ledger_command)
 application.command("show", epilog=SHOW_EXAMPLE)(show_command)

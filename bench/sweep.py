@@ -131,10 +131,12 @@ def _steps_on_kernels(
     done = len(batches)
     for step in range(settings.steps + 1):
         on_kernels = step <= TIMED_STEPS_MIN or time.monotonic() < ends_s
-        for batch, of_size in zip(batches, layers, strict=True):
+        first = step % len(batches)  # another one each round: a machine that slows down hits each of them
+        for number in (*range(first, len(batches)), *range(first)):
+            batch = batches[number]
             launch = batch.step()
             if on_kernels:
-                of_size.run(launch, copy, timed=step > 0)
+                layers[number].run(launch, copy, timed=step > 0)
             batch.retire(launch)
             done += 1
             on_step(done)

@@ -1,8 +1,8 @@
 """Decode steps of a sweep on this machine's kernels: one layer, scaled to what the machine holds, block sizes in turns.
 
 One stretch of memory serves every block size: it is viewed as blocks of each, since what is in it is noise. So block
-sizes take turns step by step (8 16 32 64 8 16 ...), which on a shared machine is the only way to compare times, and
-the memory of one is enough. A block's place in it is by lot, as in a pool after long use: a manager that has just
+sizes take turns step by step (8 16 32 64, 16 32 64 8, ...), which on a shared machine is the only way to compare times,
+and the memory of one is enough. A block's place in it is by lot, as in a pool after long use: a manager that has just
 begun hands blocks out in order, which a cache line and a prefetcher would like more than real life offers. Results do
 not depend on places (R-KRN-4).
 
@@ -36,7 +36,6 @@ CPU_POOL_BYTES = 2 << 30
 GPU_POOL_SHARE = 0.6  # of the memory that is free
 SMALLEST_HEAD = 64
 NOISE_NUMBERS = 1 << 20
-P90 = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +69,7 @@ class Latencies(NamedTuple):
     """A layer's latency over the decode steps, milliseconds; the fraction of the memory limit is the median's."""
 
     median_ms: float
+    p10_ms: float | None
     p90_ms: float | None
     memory_limit_fraction: float
     samples: int
@@ -156,7 +156,8 @@ class LayerSteps:
         times = self._times_ms
         return Latencies(
             statistics.median(times),
-            float(np.quantile(times, P90)),
+            float(np.quantile(times, 0.1)),
+            float(np.quantile(times, 0.9)),
             statistics.median(self._fractions),
             len(times),
         )

@@ -4,8 +4,8 @@ The order of judgement, each step with a reason that is printed:
 
 1. A block size *satisfies* the memory reserve where so many per cent of the declared pool are free with all sequences
    at their place, and the TPOT limit where its median TPOT is within it (without a limit, always).
-2. Of those that satisfy both, all are *as fast as the fastest* whose median lies within the fastest's p90 (or, where
-   there is no p90, within 2 %): what lies closer is noise, and noise should pick nothing.
+2. Of those that satisfy both, all are *as fast as the fastest* whose times overlap its own, p10 to p90 (or, where only
+   medians are known, within 2 %): what lies closer is noise, and noise should pick nothing.
 3. Of these, the one with the fewest bytes that hold no token: tail waste and the manager's state.
 
 What would change the pick is found by asking again: with the reserve that the picked one just misses, with the limit
@@ -17,16 +17,16 @@ from typing import NamedTuple
 
 from pagedkv.bench.amounts import in_words
 
-SPREAD = 1.02  # counts as equal where no p90 was measured
+SPREAD = 1.02  # counts as equal where only medians are known
 
 
 class Candidate(NamedTuple):
-    """A block size and what it is judged by."""
+    """A block size and what it is judged by; `tpot_spread_ms` is p10 and p90, where they were measured."""
 
     block_size: int
     free_percent: float
     tpot_ms: float
-    tpot_p90_ms: float | None
+    tpot_spread_ms: tuple[float, float] | None
     overhead_bytes: int
 
 
@@ -68,10 +68,10 @@ def _keeps_time(candidate: Candidate, limits: Limits) -> bool:
 
 
 def _as_fast(candidates: list[Candidate]) -> list[Candidate]:
-    """Give those whose median is within the spread of the fastest."""
+    """Give those whose times overlap those of the fastest."""
     fastest = min(candidates, key=lambda each: each.tpot_ms)
-    margin_ms = fastest.tpot_ms * SPREAD if fastest.tpot_p90_ms is None else fastest.tpot_p90_ms
-    return [each for each in candidates if each.tpot_ms <= margin_ms]
+    slowest_ms = fastest.tpot_spread_ms[1] if fastest.tpot_spread_ms else fastest.tpot_ms * SPREAD
+    return [each for each in candidates if (each.tpot_spread_ms or (each.tpot_ms,))[0] <= slowest_ms]
 
 
 def _choose(candidates: list[Candidate], limits: Limits) -> Candidate | None:
@@ -89,10 +89,10 @@ def _why(chosen: Candidate, candidates: list[Candidate], limits: Limits) -> str:
     overhead = in_words(chosen.overhead_bytes)
     if len(equals) > 1:
         return (
-            f"{told}; of those as fast as the fastest within its spread ({_sizes(equals)}) it has the fewest bytes"
-            f" without a token, {overhead} of tails and manager state"
+            f"{told}; of those whose times overlap the fastest's ({_sizes(equals)}) it has the fewest bytes without a"
+            f" token, {overhead} of tails and manager state"
         )
-    return f"{told}; nothing that satisfies both is as fast, and {overhead} hold no token"
+    return f"{told}; nothing else that satisfies both is as fast, and {overhead} hold no token"
 
 
 def _would_change(chosen: Candidate, candidates: list[Candidate], limits: Limits) -> list[str]:

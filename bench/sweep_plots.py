@@ -69,8 +69,7 @@ def write_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 def _page(rows: Sequence[SweepRow], panels: int, title: str) -> tuple[Figure, list[Axes]]:
     width = max(WIDTH_INCHES_MIN, BLOCK_SIZE_INCHES * len(rows))
     figure = Figure(figsize=(width, panels * PANEL_INCHES + 0.5), dpi=DOTS_AN_INCH, layout="constrained")
-    shown = title if len(title) <= TITLE_CHARACTERS else f"{title[: TITLE_CHARACTERS - 3]}..."
-    figure.suptitle(_plain(shown), fontsize=10)
+    figure.suptitle(plain_title(title), fontsize=10)
     axes = [figure.add_subplot(panels, 1, number + 1) for number in range(panels)]
     for each in axes:
         each.set_xticks(range(len(rows)), [f"{row.counts.block_size:,}" for row in rows])
@@ -85,9 +84,10 @@ def _page(rows: Sequence[SweepRow], panels: int, title: str) -> tuple[Figure, li
     return figure, axes
 
 
-def _plain(text: str) -> str:
-    """Keep dollar signs and what is not printable out of matplotlib's markup."""
-    return "".join(each if each.isprintable() else "?" for each in text).replace("$", r"\$")
+def plain_title(text: str) -> str:
+    """Cut a title to what fits, and keep what is not printable and dollar signs out of matplotlib's markup."""
+    cut = text if len(text) <= TITLE_CHARACTERS else f"{text[: TITLE_CHARACTERS - 3]}..."
+    return "".join(each if each.isprintable() else "?" for each in cut).replace("$", r"\$")
 
 
 def short(value: float) -> str:

@@ -39,19 +39,19 @@ class SweepRow:
 
     @property
     def tpot_ms(self) -> float:
+        """Time a token at the median."""
+        return self.tpot_of(self.latencies.median_ms)
+
+    def tpot_of(self, layer_ms: float) -> float:
         """Time a token: layers x a layer's attention, and the declared rest of a step."""
-        return self.layers * self.latencies.median_ms + self.model_step_ms
+        return self.layers * layer_ms + self.model_step_ms
 
     def candidate(self) -> Candidate:
         """Give what the pick is made from."""
-        p90 = self.latencies.p90_ms
-        return Candidate(
-            self.counts.block_size,
-            self.counts.free_percent,
-            self.tpot_ms,
-            None if p90 is None else self.layers * p90 + self.model_step_ms,
-            self.tail_waste_bytes + self.counts.metadata_bytes,
-        )
+        p10, p90 = self.latencies.p10_ms, self.latencies.p90_ms
+        spread = None if p10 is None or p90 is None else (self.tpot_of(p10), self.tpot_of(p90))
+        overhead = self.tail_waste_bytes + self.counts.metadata_bytes
+        return Candidate(self.counts.block_size, self.counts.free_percent, self.tpot_ms, spread, overhead)
 
     def as_json(self) -> dict[str, Any]:
         """Give all figures; those that two runs need not agree on are under `times`."""
@@ -68,6 +68,7 @@ class SweepRow:
                 "allocation_ms": self.seconds.allocation * 1e3,
                 "extend_median_ms": statistics.median(self.seconds.extensions) * 1e3,
                 "decode_latency_median_ms": latencies.median_ms,
+                "decode_latency_p10_ms": latencies.p10_ms,
                 "decode_latency_p90_ms": latencies.p90_ms,
                 "decode_latency_samples": latencies.samples,
                 "memory_limit_fraction": latencies.memory_limit_fraction,

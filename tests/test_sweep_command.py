@@ -196,7 +196,7 @@ def rows_of(block_sizes: list[int], *, p90: bool = True, latency_ms: float = 123
             block_size=size, sequences=1000, logical_tokens=1_001_000, physical_slots=entries * size,
             block_table_entries=entries, blocks=1_100_000 // size, free_blocks=1_100_000 // size - entries,
         )  # fmt: skip
-        latencies = Latencies(latency_ms / size**0.1, latency_ms * 1.3 if p90 else None, 0.87, 5)
+        latencies = Latencies(latency_ms / size**0.1, 1.0 if p90 else None, latency_ms * 1.3 if p90 else None, 0.87, 5)
         rows.append(SweepRow(counts, Seconds(0.1, [0.001]), latencies, 131_072, 32, 0.0))
     return rows
 

@@ -78,16 +78,16 @@ def test_a_file_that_is_no_report(tmp_path: Path, content: str | None, said: str
 def candidates() -> list[Candidate]:
     """Give three: the smallest blocks leave most and are slow, the largest are fast and leave little."""
     return [
-        Candidate(8, 9.0, 50.0, 55.0, 100),
-        Candidate(16, 7.0, 31.0, 33.0, 200),
-        Candidate(32, 4.0, 30.0, 32.0, 400),
+        Candidate(8, 9.0, 50.0, (45.0, 55.0), 100),
+        Candidate(16, 7.0, 31.0, (29.5, 33.0), 200),
+        Candidate(32, 4.0, 30.0, (29.0, 32.0), 400),
     ]
 
 
 @pytest.mark.parametrize(
     ("reserve", "tpot_ms", "expected"),
     [
-        (0, None, 16),  # 32 is fastest, 16 within its p90 and leaner
+        (0, None, 16),  # 32 is fastest, the times of 16 overlap, and it is leaner
         (5, None, 16),
         (5, 40, 16),
         (8, None, 8),
@@ -136,6 +136,13 @@ def test_none_says_which_limit_would_let_which_one_in() -> None:
     assert "more memory: for 8 the pool is 3.00 % short" in pick(short, Limits(0, None)).would_change[0]
 
 
-def test_without_a_p90_two_per_cent_are_equal() -> None:
+def test_where_only_medians_are_known_two_per_cent_are_equal() -> None:
     some = [Candidate(8, 9, 100.0, None, 1), Candidate(16, 9, 98.1, None, 2), Candidate(32, 9, 97.0, None, 3)]
     assert pick(some, Limits(0, None)).block_size == 16
+
+
+def test_times_that_overlap_pick_nothing() -> None:
+    some = [Candidate(8, 9, 44.0, (30.0, 60.0), 1), Candidate(16, 9, 40.0, (29.0, 30.0), 2)]
+    assert pick(some, Limits(0, None)).block_size == 8
+    apart = [some[0]._replace(tpot_spread_ms=(30.1, 60.0)), some[1]]
+    assert pick(apart, Limits(0, None)).block_size == 16
