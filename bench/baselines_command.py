@@ -155,8 +155,8 @@ def _print(outcomes: list[Outcome], settings: BaselineSettings, title: str) -> N
         else "where reservation runs none"
     )
     console.print(
-        f"paging: blocks of {settings.block_size:,}; reservation: {settings.max_context:,} tokens a request. Paging runs"
-        f" {times}, and copies nothing where exact growth copies {growth['copied_tokens']:,} tokens.",
+        f"paging: blocks of {settings.block_size:,}; reservation: {settings.max_context:,} tokens a request. Paging"
+        f" runs {times}, and copies nothing where exact growth copies {growth['copied_tokens']:,} tokens.",
         highlight=False,
         soft_wrap=True,
     )
