@@ -19,7 +19,7 @@ from pagedkv.bench.traces import Float64Array
 LOOKS = {
     "used": ("#4C7BA6", None, "used by tokens"),
     "internal": ("#DDDDDD", "////", "internal fragmentation: reserved, not used"),
-    "in_flight": ("#8C8C8C", None, "in flight: left, not free yet"),
+    "in_flight": ("white", "....", "in flight: left, not free yet"),
     "external": ("#F6F6F6", "xxxx", "external fragmentation: free, in the wrong place"),
     "free": ("white", None, "free"),
 }

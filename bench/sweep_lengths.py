@@ -98,7 +98,7 @@ def trace_lengths(trace: Trace, convention: FinalLength) -> Lengths:
         "final_length": convention.value,
         "empty_requests_left_out": int((~some).sum()),
     }
-    source = f"{Path(trace.path).name}: {int(some.sum()):,} requests of a {trace.format.name} trace"
+    source = f"{Path(trace.path).name}: {int(some.sum()):,} requests ({trace.format.name} trace)"
     return Lengths(trace.prompt_tokens[some], final[some], source, facts)
 
 
