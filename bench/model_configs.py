@@ -32,6 +32,13 @@ LEFT_OUT: dict[str, dict[str, int]] = {
         "sliding_window_pattern": 6,
     },
 }
+# Fields that say something about K and V which is not read here: heads by another name or by layer, layers that share,
+# or that have a state of another kind.
+NOT_UNDERSTOOD = {
+    "multi_query", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_key_value_heads_per_layer",
+    "block_configs", "num_kv_shared_layers", "attn_layer_period", "attn_layer_indices", "layers_block_type",
+    "hybrid_override_pattern", "cross_attention_layers",
+}  # fmt: skip
 SLIDING_EVERYWHERE = {"mistral", "mixtral", "phi3", "starcoder2"}
 SLIDING_ON_EVEN_LAYERS = {"gemma2", "gpt_oss"}
 
@@ -73,6 +80,9 @@ class _Config:
 
     def shape(self) -> ModelShape:
         """Put the model's shape together."""
+        for field in sorted(NOT_UNDERSTOOD & self.fields.keys()):
+            if self.fields[field] not in (False, 0):
+                raise self.wrong(f"{field} is given, which changes what K and V take and is not understood")
         name = str(self.fields.get("_name_or_path") or self.path.parent.name or self.path.name)
         layers, q_heads = self.number("num_hidden_layers"), self.number("num_attention_heads")
         if "kv_lora_rank" in self.fields:
@@ -93,6 +103,8 @@ class _Config:
             if not isinstance(types, list) or len(types) != layers:
                 raise self.wrong(f"layer_types does not name {layers} layers")
             return [self.window_of(number, str(kind)) for number, kind in enumerate(types)]
+        if "attention_chunk_size" in self.fields:
+            raise self.wrong("attention_chunk_size is given, and nothing says on which layers", "add layer_types")
         window = self.number("sliding_window", 0)
         if not window or self.fields.get("use_sliding_window") is False:
             return [None] * layers

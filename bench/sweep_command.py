@@ -43,7 +43,7 @@ from rich.console import Console
 BLOCK_SIZES_MAX = 10
 BUCKETS_WORD = "buckets"
 OUT_FOLDER = Path("pagedkv-out/sweep")
-SWEEP_EXAMPLE = "Example: pagedkv sweep --block-sizes 8,16,32,64 --model Llama-3.1-8B --tpot-ms 2000 --out sweep"
+SWEEP_EXAMPLE = "Example: pagedkv sweep --block-sizes 8,16,32,64 --model Llama-3.1-8B --reserve 5 --out sweep"
 
 
 LengthsFrom = Annotated[

@@ -22,12 +22,13 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pagedkv.bench.amounts import in_words
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.kernel_timing import measure
 from pagedkv.bench.traces import Int64Array
 from pagedkv.impl.results import Launch
-from pagedkv.kernels import dispatch
-from pagedkv.kernels.arguments import FLOAT8_DTYPES, Layout, PagedCache
+from pagedkv.kernels import checks, dispatch
+from pagedkv.kernels.arguments import FLOAT8_DTYPES, InvalidKernelArgument, Layout, PagedCache
 from pagedkv.kernels.plan import plan_attention
 from pagedkv.spec.ledger import ModelShape
 from torch import Tensor
@@ -81,6 +82,11 @@ def layer_of(model: ModelShape, sequences: int, dtype: torch.dtype, layout: Layo
     if group.numbers != 2 * model.head_size:
         what = "keeps latents, and the kernels here read K and V"
         raise BadInput(f"--model {model.name}", what, "sweep a model with K and V; pagedkv ledger knows this one")
+    one = torch.empty(1, 1, 1, model.head_size)
+    try:
+        checks.check_cache(PagedCache(one, one))
+    except InvalidKernelArgument as error:
+        raise BadInput(f"--model {model.name}", f"not for the kernels here ({error})", "sweep another model") from error
     return LayerShape(sequences, model.q_heads, group.kv_heads, model.head_size, dtype, layout)
 
 
@@ -103,14 +109,17 @@ def scaled(layer: LayerShape, slots_of: Int64Array, bytes_max: int) -> LayerShap
 
 
 class NoiseMemory:
-    """K and V of one layer: `slots` of noise, to be viewed in blocks of any size."""
+    """K and V of one layer: `slots` of noise, to be viewed in blocks of any size. Errors: `MemoryError`."""
 
     def __init__(self, layer: LayerShape, slots: int, device: torch.device) -> None:
         self.layer = layer
         numbers = slots * layer.kv_heads * layer.head_size
         random = torch.Generator(device).manual_seed(0)
         noise = torch.randn(min(NOISE_NUMBERS, numbers), generator=random, device=device).to(layer.dtype)
-        self._numbers = torch.empty(2, numbers, dtype=layer.dtype, device=device)
+        try:
+            self._numbers = torch.empty(2, numbers, dtype=layer.dtype, device=device)
+        except RuntimeError as error:  # torch's own words for it, on a CPU and on a GPU
+            raise MemoryError(f"for K and V of one layer, {in_words(2 * numbers * layer.dtype.itemsize)}") from error
         for side in self._numbers:
             for start in range(0, numbers, len(noise)):
                 part = side[start : start + len(noise)]

@@ -127,6 +127,11 @@ def test_a_name_is_found_with_or_without_its_organisation(name: str) -> None:
     assert model_of(name) is MODELS["meta-llama/Llama-3.1-8B"]
 
 
+def test_a_field_that_says_no_changes_nothing(tmp_path: Path) -> None:
+    config = CONFIGS["meta-llama/Llama-3.1-8B"] | {"multi_query": False, "num_kv_shared_layers": 0}
+    assert model_of(str(written(tmp_path, config))).groups == (LayerGroup(32, 8, 256),)
+
+
 def test_windows_from_a_certain_layer_on(tmp_path: Path) -> None:
     config = CONFIGS["Qwen/Qwen2.5-7B"] | {"use_sliding_window": True, "max_window_layers": 20, "sliding_window": 512}
     assert model_of(str(written(tmp_path, config))).groups == (LayerGroup(20, 4, 256), LayerGroup(8, 4, 256, 512))
@@ -160,6 +165,9 @@ LLAMA = CONFIGS["meta-llama/Llama-3.1-8B"]
         (LLAMA | {"layer_types": ["full_attention"]}, "does not name 32 layers"),
         (LLAMA | {"layer_types": ["linear_attention"] * 32}, "'linear_attention', whose state is not known"),
         (LLAMA | {"layer_types": ["sliding_attention"] * 32}, "no sliding_window"),
+        ({**LLAMA, "num_key_value_heads": None, "multi_query": True}, "multi_query is given"),
+        (LLAMA | {"num_kv_shared_layers": 15}, "num_kv_shared_layers is given"),
+        (LLAMA | {"attention_chunk_size": 8192}, "attention_chunk_size is given, and nothing says"),
         (CONFIGS["deepseek-ai/DeepSeek-V3"] | {"qk_rope_head_dim": None}, "no qk_rope_head_dim"),
     ],
 )

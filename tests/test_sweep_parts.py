@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from pagedkv.bench.failures import BadInput
-from pagedkv.bench.model_shapes import MODELS
+from pagedkv.bench.model_shapes import MODELS, plain
 from pagedkv.bench.replay_queue import FinalLength
 from pagedkv.bench.sweep_batch import ActiveBatch
 from pagedkv.bench.sweep_kernels import (
@@ -190,6 +190,13 @@ def test_a_whole_layer_is_the_model_s() -> None:
     assert LLAMA.moved_bytes(1000) == 1004 * 4096 + 2 * 4 * 32 * 128 * 2
     with pytest.raises(BadInput, match="keeps latents"):
         layer_of(MODELS["deepseek-ai/DeepSeek-V3"], 1, torch.bfloat16, "NHD")
+    with pytest.raises(BadInput, match="head size 12 is not in 16"):
+        layer_of(plain("odd", 2, 4, 2, 12), 1, torch.bfloat16, "NHD")
+
+
+def test_memory_that_is_not_there_is_an_error_of_its_own() -> None:
+    with pytest.raises(MemoryError, match="K and V of one layer, 4,0"):
+        NoiseMemory(LLAMA, 1 << 40, CPU)
 
 
 @pytest.mark.parametrize(
