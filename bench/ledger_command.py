@@ -7,17 +7,16 @@ that runs: the kernels' scratch from their own plans (`kernel_workspace`), the m
 
 import math
 from dataclasses import asdict
-from enum import StrEnum
 from fractions import Fraction
 from typing import Annotated, Any
 
-import torch
 import typer
 from pagedkv.bench.amounts import bytes_of, in_words
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.kernel_workspace import workspace_of
 from pagedkv.bench.manager_memory import bytes_a_block, bytes_a_row
 from pagedkv.bench.model_configs import model_of
+from pagedkv.bench.model_options import Dtype, KvDtype, Model
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.spec.ledger import (
@@ -39,37 +38,14 @@ TOKENS_MAX = 1 << 24  # of one sequence: plans beyond it are larger than what th
 LEDGER_EXAMPLE = "Example: pagedkv ledger --model Llama-3.1-8B --tokens 8192 --sequences 32 --memory 64GiB"
 
 
-class KvDtype(StrEnum):
-    """What the cache stores a number as."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    BF16 = "bf16"
-    FP8_E4M3 = "fp8_e4m3"
-    FP8_E5M2 = "fp8_e5m2"
-
-    @property
-    def torch(self) -> torch.dtype:
-        """The same in torch's words."""
-        return _TORCH[self]
-
-
-_TORCH = {
-    KvDtype.FP32: torch.float32,
-    KvDtype.FP16: torch.float16,
-    KvDtype.BF16: torch.bfloat16,
-    KvDtype.FP8_E4M3: torch.float8_e4m3fn,
-    KvDtype.FP8_E5M2: torch.float8_e5m2,
-}
-Model = Annotated[str, typer.Option("--model", metavar="NAME|FILE", help="A known model, or its config.json.")]
-Dtype = Annotated[KvDtype, typer.Option("--kv-dtype", "--dtype", help="What the cache stores a number as.")]
-
-
 def ledger_command(
     context: typer.Context,
     *,
     model: Model,
-    tokens: Annotated[int, typer.Option(min=1, max=TOKENS_MAX, help="Positions that a sequence holds.")],
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=1, max=TOKENS_MAX, help="Positions of a sequence; by default as many as --memory holds."),
+    ] = None,
     sequences: Annotated[int, typer.Option(min=1, max=1 << 24, help="Sequences at one time.")] = 1,
     shared_tokens: Annotated[int, typer.Option(min=0, help="Leading tokens that all sequences share.")] = 0,
     memory: Annotated[
@@ -95,7 +71,7 @@ def ledger_command(
     amount = None if memory is None else bytes_of(memory, "--memory")
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    _check(shape, tensor_parallel, tokens, shared_tokens, headroom)
+    _check(shape, tensor_parallel, headroom)
     terms = Terms(
         block_size=block_size,
         dtype_bytes=kv_dtype.torch.itemsize,
@@ -106,6 +82,11 @@ def ledger_command(
         block_metadata_bytes=bytes_a_block(block_size),
         row_metadata_bytes=bytes_a_row(block_size),
     )
+    if tokens is None:
+        tokens = _longest(shape, terms, sequences, amount)
+    if shared_tokens >= tokens:
+        what = f"a sequence has {tokens} tokens, and the last is always its own"
+        raise BadInput(f"--shared-tokens {shared_tokens}", what, "share fewer")
     demand = Demand(sequences, tokens, shared_tokens)
     facts = _facts(shape, terms, demand, kv_dtype, amount)
     command = invoked_as(context)
@@ -114,15 +95,23 @@ def ledger_command(
         write_json(json_file, {"command": command} | facts)
 
 
-def _check(model: ModelShape, ranks: int, tokens: int, shared_tokens: int, headroom: float) -> None:
+def _check(model: ModelShape, ranks: int, headroom: float) -> None:
     if math.isnan(headroom):  # no bound of an option stops it
         raise BadInput("--headroom", "not a number", "give per cent from 0 to 100")
     if model.q_heads % ranks:
         what = f"{model.q_heads} query heads of {model.name} do not divide by it"
         raise BadInput(f"--tensor-parallel {ranks}", what, "give a number of ranks that divides them")
-    if shared_tokens >= tokens:
-        what = f"a sequence has {tokens} tokens, and the last is always its own"
-        raise BadInput(f"--shared-tokens {shared_tokens}", what, "share fewer")
+
+
+def _longest(model: ModelShape, terms: Terms, sequences: int, memory: int | None) -> int:
+    """Give the length that memory holds, where none is asked for."""
+    if memory is None:
+        raise BadInput("--tokens", "neither tokens nor memory are given", "give --tokens, --memory, or both")
+    longest = tokens_that_fit(model, terms, sequences, memory, TOKENS_MAX)
+    if not longest:
+        what = f"{in_words(memory)} do not hold {sequences:,} sequences of one token"
+        raise BadInput("--memory", what, "give more, or ask about fewer --sequences")
+    return longest
 
 
 def _facts(model: ModelShape, terms: Terms, demand: Demand, kv_dtype: KvDtype, memory: int | None) -> dict[str, Any]:

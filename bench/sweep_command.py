@@ -17,8 +17,8 @@ import torch
 import typer
 from pagedkv.bench.amounts import bytes_of, in_words
 from pagedkv.bench.failures import BadInput, quoted
-from pagedkv.bench.ledger_command import Dtype, KvDtype, Model
 from pagedkv.bench.model_configs import model_of
+from pagedkv.bench.model_options import Dtype, KvDtype, Model
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import FinalLength

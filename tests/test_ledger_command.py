@@ -241,6 +241,20 @@ def test_both_ways_agree(tmp_path: Path) -> None:
     assert exact["tokens_that_fit"] >= 1000 > short["tokens_that_fit"]
 
 
+def test_memory_alone_is_asked_how_long_a_sequence_may_be(tmp_path: Path, capsys: Captured) -> None:
+    arguments = ["--model", "Qwen3-8B", "--sequences", "3"]
+    facts = _facts(tmp_path, *arguments, "--memory", "8GiB")
+    assert facts["tokens"] == facts["tokens_that_fit"]
+    assert facts["fits"]
+    longer = _facts(tmp_path, *arguments, "--memory", "8GiB", "--tokens", str(facts["tokens"] + 1))
+    assert not longer["fits"]
+    capsys.readouterr()
+    assert run(["ledger", *arguments]) == run(["ledger", *arguments, "--memory", "512"]) == 2
+    first, second = capsys.readouterr().err.splitlines()
+    assert "neither tokens nor memory are given" in first
+    assert "512 B do not hold 3 sequences of one token" in second
+
+
 def test_the_table_and_what_fits(capsys: Captured) -> None:
     command = ["ledger", "--model", "gemma-3-12b-it", "--tokens", "32768", "--memory", "24GiB"]
     assert run(command) == 0
