@@ -5,6 +5,7 @@ spec's words, refusals into the spec's reasons (by name: neither side imports th
 nothing.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
 from typing import Any, Self
@@ -16,7 +17,8 @@ from pagedkv.spec.operations import Outcome, Rows
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, LaunchId, Name
 
-SMALL_NAMES = 64  # those that drivers use
+_ALIASES = {name: name // 2 * 2**40 + name % 2 - 2**50 for name in range(64)}  # of the names that drivers use
+_NAMES = {alias: name for name, alias in _ALIASES.items()}
 
 
 def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., Outcome]:
@@ -29,7 +31,8 @@ def _in_the_words_of_the_spec(method: Callable[..., Outcome]) -> Callable[..., O
         except refusals.Refused as refusal:
             if isinstance(refusal, refusals.InvalidArgument):
                 raise
-            raise Refused(Reason(type(refusal).__name__), str(refusal)) from None
+            translation = Refused(Reason(type(refusal).__name__), str(refusal))
+        raise translation
 
     return translated
 
@@ -52,6 +55,7 @@ class Implementation(Manager):
         )
 
         self.device_table: dict[int, list[Block]] = {}  # row -> blocks, as results and edits alone have told it
+        self.ends: defaultdict[Name, tuple[int, int]] = defaultdict(lambda: (0, 0))  # allocated, launched: as asked
         self.wrong = ""  # the first thing that a kernel was told wrong
 
     @_in_the_words_of_the_spec
@@ -59,14 +63,14 @@ class Implementation(Manager):
         """Add a sequence."""
         added = self.cache.add(_alias(name), count)
         self.device_table[added.row] = added.blocks.tolist()
+        self.ends[name] = (count, 0)
         return Outcome(blocks=_ids(added.blocks))
 
     @_in_the_words_of_the_spec
     def extend(self, rows: Rows) -> Outcome:
         """Extend a batch; what kernels get of it (slot mapping, edits of a device's table) is looked at here."""
         extension = self.cache.extend(*_batch(rows))
-        slots = [slot for name, count in rows for slot in self._slots_of_the_last(name, count)]
-        self._must_be("slots", extension.slots.tolist(), slots)
+        self._must_be("slots", extension.slots.tolist(), self._slots_of_the_next(rows))
         for row, column, block in zip(*(each.tolist() for each in extension.edits), strict=True):
             if column == 0:  # the only block of a row, or a row that moved and is told in full
                 self.device_table[row] = []
@@ -80,18 +84,19 @@ class Implementation(Manager):
         """Fork a sequence."""
         forked = self.cache.fork(_alias(parent), _alias(child))
         self.device_table[forked.row] = forked.blocks.tolist()
+        self.ends[child] = self.ends[parent]
         return Outcome()
 
     @_in_the_words_of_the_spec
     def launch(self, rows: Rows, stream: int) -> Outcome:
         """Launch a batch; which rows a kernel is shown, and up to where, is looked at here."""
         launch = self.cache.launch(*_batch(rows), stream)
-        ends = [self.cache.lengths(_alias(name)).launched for name, _ in rows]
+        starts = [self.ends[name][1] for name, _ in rows]
+        stops = [start + count for start, (_, count) in zip(starts, rows, strict=True)]
         self._must_be("rows", launch.rows.tolist(), [self.cache.row_of(_alias(name)) for name, _ in rows])
-        self._must_be("lengths", launch.lengths.tolist(), ends)
-        self._must_be(
-            "starts", launch.starts.tolist(), [end - count for end, (_, count) in zip(ends, rows, strict=True)]
-        )
+        self._must_be("lengths", launch.lengths.tolist(), stops)
+        self._must_be("starts", launch.starts.tolist(), starts)
+        self.ends |= {name: (self.ends[name][0], stop) for (name, _), stop in zip(rows, stops, strict=True)}
         return Outcome(copies=_copies(launch.copies), launch=launch.id, after=frozenset(launch.after))
 
     @_in_the_words_of_the_spec
@@ -102,7 +107,9 @@ class Implementation(Manager):
     @_in_the_words_of_the_spec
     def release(self, name: Name) -> Outcome:
         """Release a sequence."""
-        return Outcome(freed=frozenset(_ids(self.cache.release(_alias(name)))))
+        freed = self.cache.release(_alias(name))
+        self.ends.pop(name, None)
+        return Outcome(freed=frozenset(_ids(freed)))
 
     def block_table(self, name: Name) -> Sequence[Block]:
         """Return a sequence's blocks."""
@@ -117,46 +124,47 @@ class Implementation(Manager):
         """Return an independent copy."""
         twin = object.__new__(type(self))
         twin.config, twin.cache = self.config, self.cache.clone()
-        twin.wrong = self.wrong
+        twin.ends, twin.wrong = self.ends.copy(), self.wrong
         twin.device_table = {row: blocks.copy() for row, blocks in self.device_table.items()}
         return twin
 
     def observe(self) -> Observation:
         """Return rows, lengths, block states, planned copies and launches in flight."""
         cache = self.cache
-        seen = {_named(alias): self._seen(alias) for alias in cache.sequences()}
+        seen, table = {}, cache.table.tolist()
+        for alias, at, (_, allocated, launched, written) in cache.live():
+            row = table[at]
+            while row and not row[-1]:
+                row.pop()
+            self._must_be("edits", self.device_table[at], row)
+            seen[_named(alias)] = Seen(tuple(row), allocated, launched, written)
         if self.wrong:
             raise AssertionError(self.wrong)
-        counts, holders = cache.counts, dict(enumerate(cache.holders().tolist()))
+        counts, holders = cache.counts, cache.holders().tolist()
         return Observation(
             seen,
-            {block: count for block, count in holders.items() if block and count > 0},
+            {block: count for block, count in enumerate(holders) if block and count > 0},
             frozenset(cache.free_order()),
-            frozenset(block for block, count in holders.items() if count < 0),
+            frozenset(block for block, count in enumerate(holders) if count < 0),
             frozenset(Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
         )
 
-    def _slots_of_the_last(self, name: Name, count: int) -> list[int]:
-        """Return the slots of a sequence's last positions, as its block table has them."""
-        size, table = self.config.block_size, self.cache.block_table(_alias(name)).tolist()
-        end = self.cache.lengths(_alias(name)).allocated
-        table += [0] * (end // size + 1 - len(table))  # a row that is too short is judged elsewhere
-        return [table[position // size] * size + position % size for position in range(end - count, end)]
+    def _slots_of_the_next(self, rows: Rows) -> list[int]:
+        """Return the slots of the positions by which sequences have grown, as their block tables have them."""
+        size, slots = self.config.block_size, []
+        for name, count in rows:
+            start, launched = self.ends[name]
+            self.ends[name] = (start + count, launched)
+            table = self.cache.table[self.cache.row_of(_alias(name))].tolist()
+            table += [0] * (start + count)  # a row that is too short is judged elsewhere
+            slots += [table[position // size] * size + position % size for position in range(start, start + count)]
+        return slots
 
     def _must_be(self, what: str, told: list[int], right: list[int]) -> None:
         if told != right and not self.wrong:
             self.wrong = f"the {what} told are {told}, and should be {right}"
-
-    def _seen(self, alias: int) -> Seen:
-        at = self.cache.row_of(alias)
-        row = self.cache.table[at].tolist()
-        while row and not row[-1]:
-            row.pop()
-        self._must_be("edits", self.device_table[at], row)
-        _, *lengths = self.cache.lengths(alias)
-        return Seen(tuple(row), *lengths)
 
     def fingerprint(self, naming: Naming) -> Hashable:
         """Return the hidden state under new names; launches that have left are all alike."""
@@ -174,13 +182,11 @@ def _alias(name: Name) -> int:
     The implementation guesses a name's row by its low bits, so small names alone would never try what it does when
     two of them meet, nor names below 0.
     """
-    return name // 2 * 2**40 + name % 2 - 2**50 if 0 <= name < SMALL_NAMES else name
+    return _ALIASES.get(name, name)
 
 
 def _named(alias: int) -> Name:
-    high, low = divmod(alias + 2**50, 2**40)
-    name = 2 * high + low
-    return name if low <= 1 and 0 <= name < SMALL_NAMES else alias
+    return _NAMES.get(alias, alias)
 
 
 def _ids(blocks: Any) -> tuple[int, ...]:

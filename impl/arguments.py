@@ -34,7 +34,7 @@ def integer(what: str, value: SupportsIndex, least: int = SMALLEST, most: int = 
 def shown(value: object) -> str:
     """Return a value for an error's one line, at most 80 characters of it."""
     try:
-        return repr(value)[:80]
+        return " ".join(repr(value).split())[:80]
     except ValueError:  # Python writes no integer of more than some thousand digits
         return "a number of thousands of digits"
 
@@ -53,8 +53,8 @@ def counts(amounts: Integers | SupportsIndex, batch: int) -> int | Int64Array:
     array = _integers("the batch of counts", amounts)
     if array.size != batch:
         raise InvalidArgument(f"{batch} sequences need one count or {batch} counts, not {array.size}")
-    if batch and array.min() == array.max():
-        return int(array[0])
+    if batch and not np.count_nonzero(array != array[0]):
+        return array.item(0)
     return array
 
 
@@ -66,6 +66,9 @@ def token_count(tokens: Integers | SupportsIndex) -> int:
 
 
 def _integers(what: str, values: Integers) -> Int64Array:
+    odd = isinstance(values, list | tuple) and bool in map(type, values)
+    if odd or np.ma.isMaskedArray(values):  # numpy would take True for 1, and what a mask hides for a value
+        raise InvalidArgument(f"{what} must be one list of 64-bit integers, not {shown(values)}")
     try:
         array = np.asarray(values)  # of the dtype that holds them all, so that what is no integer shows
     except (ValueError, OverflowError):  # ragged, or beyond every dtype

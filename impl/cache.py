@@ -247,10 +247,13 @@ class BlockCache(CacheViews):
         return twin
 
     def close(self) -> None:
-        """Complete the journal, if one is written. A second call does nothing."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
+        """Complete the journal, if one is written. A second call does nothing.
+
+        Errors: `OSError` where a part of it could not be written; no file is left then.
+        """
+        journal, self._journal = self._journal, None
+        if journal is not None:
+            journal.close()
 
     def __enter__(self) -> Self:
         return self

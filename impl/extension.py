@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from .arguments import shown
-from .arrays import NO_BLOCKS, IndexArray, Int64Array
+from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int64Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables, PlannedCopy
 from .names import Batch
@@ -34,7 +34,7 @@ def extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: int | Int
         extension = _extend_by_one(tables, pool, batch, operation)
         if extension is not None:
             return extension
-    return _extend(tables, pool, batch, np.broadcast_to(np.asarray(counts), batch.rows.shape), operation)
+    return _extend(tables, pool, batch, np.full(batch.rows.size, counts), operation)
 
 
 def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation: int) -> Extension | None:
@@ -74,7 +74,7 @@ class _Plan(NamedTuple):
     growth: Int64Array  # blocks to take behind them
     copying: IndexArray  # places in the batch of the rows that copy their tail
     moving: IndexArray  # those of them whose row a launch in flight reads
-    first: Int64Array  # where each row's blocks begin among all that are taken
+    targets: IndexArray  # where the copies' targets stand among all blocks that are taken: each before its row's growth
 
 
 def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array, operation: int) -> Extension:
@@ -85,21 +85,21 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
     _refuse_without_space(pool, total, longest)
     tables.make_room(longest, plan.moving.size)
 
-    taken = pool.take_to_grow(total, operation).copy()
+    taken = pool.take_to_grow(total, operation).copy() if total else NO_IDS
     rows = batch.rows.copy()
     for place in plan.moving.tolist():
         rows[place] = tables.move(int(batch.names[place]), pool.launches)
-    copies = _copy_tails(tables, pool, batch, rows, plan, taken) if plan.copying.size else NO_COPIES
-    grows = np.ones(total, bool)
-    grows[plan.first[plan.copying]] = False  # there stand the copies' targets
-    grown_rows, columns = _cells(rows, plan.have, plan.growth)
-    tables.table[grown_rows, columns] = taken[grows]
+    copies, edits, growth = NO_COPIES, NO_EDITS, taken
+    if plan.copying.size:
+        copies = _copy_tails(tables, pool, batch, rows, plan, taken)
+        growth = np.delete(taken, plan.targets)
+    if total:
+        cells = _cells(rows, plan.have, plan.growth)
+        tables.table[cells] = growth
+        edits = _edits(tables, _cells_changed(rows, plan) if plan.copying.size else cells)
     tables.allocated[rows] = plan.after
-    last, _ = tables.paging.locate(plan.after - 1)
-    tables.tail[rows] = tables.table[rows, last]
-    return Extension(
-        _slots(tables, rows, plan.length, counts), _edits(tables, rows, plan), copies, taken.astype(np.int32)
-    )
+    tables.tail[rows] = tables.table[rows, plan.have + plan.growth - 1]
+    return Extension(_slots(tables, rows, plan.length, counts), edits, copies, taken.astype(np.int32))
 
 
 def _plan(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array) -> _Plan:
@@ -108,16 +108,22 @@ def _plan(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Array
     have = tables.paging.blocks_needed(length)
     growth = tables.paging.blocks_needed(after) - have
     copying = _copying(tables, pool, batch.rows, length)
+    if not copying.size:
+        return _Plan(length, after, have, growth, NO_IDS, NO_IDS, NO_IDS)
     moving = [place for place in copying.tolist() if tables.read_in_flight(int(batch.rows[place]), pool.launches)]
     taking = growth.copy()
     taking[copying] += 1
-    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), _before(taking))
+    return _Plan(length, after, have, growth, copying, np.array(moving, np.intp), _before(taking)[copying])
 
 
 def _copying(tables: BlockTables, pool: BlockPool, rows: IndexArray, length: Int64Array) -> IndexArray:
     """Return the places of the rows that must copy: the first min(k, r - 1) writers of each shared tail."""
+    if not pool.shared_edges:
+        return NO_IDS
     _, offset = tables.paging.locate(length)
     writers = ((pool.co_holders[tables.tail[rows]] > 0) & (offset > 0)).nonzero()[0]
+    if writers.size < 2:
+        return writers
     tails = tables.tail[rows[writers]]
     order = np.argsort(tails, kind="stable")
     _, starts, sizes = np.unique(tails[order], return_index=True, return_counts=True)
@@ -131,7 +137,7 @@ def _copy_tails(
 ) -> Copies:
     """Replace the tails that are copied, and plan the copies: the old tails are let go and kept as sources."""
     copiers = rows[plan.copying]
-    sources, targets = tables.tail[copiers], taken[plan.first[plan.copying]]
+    sources, targets = tables.tail[copiers], taken[plan.targets]
     _, extents = tables.paging.locate(plan.length[plan.copying])
     pool.plan_copies(sources, tables.fences[:, copiers])
     tables.table[copiers, plan.have[plan.copying] - 1] = targets
@@ -142,13 +148,18 @@ def _copy_tails(
     return Copies(batch.names[plan.copying], *blocks)
 
 
-def _edits(tables: BlockTables, rows: IndexArray, plan: _Plan) -> Edits:
-    """Return what changed: rows that moved in full, of the others a copied tail and the growth behind."""
+def _cells_changed(rows: IndexArray, plan: _Plan) -> tuple[IndexArray, Int64Array]:
+    """Return where the table changed: rows that moved in full, of the others a copied tail and the growth behind."""
     first = plan.have.copy()
     first[plan.copying] -= 1
     first[plan.moving] = 0
-    edited, columns = _cells(rows, first, plan.have + plan.growth - first)
-    return Edits(edited.astype(np.int32), columns.astype(np.int32), tables.table[edited, columns])
+    return _cells(rows, first, plan.have + plan.growth - first)
+
+
+def _edits(tables: BlockTables, cells: tuple[IndexArray, Int64Array]) -> Edits:
+    """Return what stands in cells of the table now."""
+    rows, columns = cells
+    return Edits(rows.astype(np.int32), columns.astype(np.int32), tables.table[cells])
 
 
 def _slots(tables: BlockTables, rows: IndexArray, length: Int64Array, counts: Int64Array) -> Int64Array:
@@ -160,13 +171,13 @@ def _slots(tables: BlockTables, rows: IndexArray, length: Int64Array, counts: In
 
 def _cells(rows: IndexArray, first: Int64Array, counts: Int64Array) -> tuple[IndexArray, Int64Array]:
     """Return, row by row, (row, number) for the `counts` numbers from `first` on."""
-    repeated = np.repeat(rows, counts)
-    return repeated, np.repeat(first - _before(counts), counts) + np.arange(repeated.size)
+    repeated = rows.repeat(counts)
+    return repeated, (first - _before(counts)).repeat(counts) + np.arange(repeated.size)
 
 
 def _before(counts: Int64Array) -> Int64Array:
     """Return for each row the sum of the counts before it."""
-    return np.cumsum(counts) - counts
+    return counts.cumsum() - counts
 
 
 def _refuse_without_space(pool: BlockPool, need: int, longest: int) -> None:

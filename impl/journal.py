@@ -41,14 +41,16 @@ class JournalWriter:
     """Writes a journal. `close` completes it, `abandon` removes it; as a context manager it does the one or the other.
 
     It does not check what it is told, so drivers without a `BlockCache` can use it, too. Batches may be lists or int64
-    arrays. Errors: `InvalidArgument` where the file can't be opened; `OSError` where a write fails, which abandons the
-    journal: later lines go nowhere.
+    arrays. Errors: `InvalidArgument` where the file can't be opened. Where a write fails, the journal is abandoned and
+    `close` says so with the `OSError`, which is in `failure` from then on; the operation that wrote goes on, since it
+    has been done, and an engine needs what it returns.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, blocks: int, block_size: int, streams: int = 1, launches: int = 64
     ) -> None:
         self.lines = 0
+        self.failure: OSError | None = None
         try:
             self.path = Path(path).resolve()  # a link is followed, lest it is replaced
             if self.path.exists() and not self.path.is_file():
@@ -114,7 +116,12 @@ class JournalWriter:
         self._line(f'{{"op":"release","seq":{seq}{_field("freed", freed)}}}')
 
     def close(self) -> None:
-        """Write the closing line and give the file its name. A second call does nothing."""
+        """Write the closing line and give the file its name. A second call does nothing.
+
+        Errors: `OSError` where this write or an earlier one failed; no file is left then.
+        """
+        if self.failure is not None:
+            raise self.failure
         if self._raw.closed:
             return
         try:
@@ -122,12 +129,15 @@ class JournalWriter:
             self._flush()
             self._line(f'{{"op":"end","lines":{lines},"digest":"{self._digest.hexdigest()}"}}')
             self._flush()
-            self._file.close()
-            self._raw.close()
-            self._temporary.replace(self.path)
+            if self.failure is None:
+                self._file.close()
+                self._raw.close()
+                self._temporary.replace(self.path)
         except BaseException:
             self.abandon()
             raise
+        if self.failure is not None:
+            raise self.failure
 
     def abandon(self) -> None:
         """Stop writing and leave nothing behind."""
@@ -164,9 +174,9 @@ class JournalWriter:
         self._digest.update(text)
         try:
             self._file.write(text)
-        except OSError:
+        except OSError as error:
+            self.failure = error
             self.abandon()
-            raise
 
     def _batch(self, key: str, seqs: Sequence[int] | Int64Array, counts: int | Sequence[int] | Int64Array) -> str:
         """Return the fields of a batch: names, and counts unless all are 1."""

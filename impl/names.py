@@ -90,7 +90,7 @@ class Names:
         if names.size > self._places.size:
             return self._keep(names, self._look_up(names))  # more names than rows: this refuses
         rows = self._home[names & self._mask]
-        strangers = np.flatnonzero(self.name_of[rows] != names)
+        strangers = (self.name_of[rows] != names).nonzero()[0]
         if strangers.size:
             rows[strangers] = [self.row_of.get(name, NOBODY) for name in names[strangers].tolist()]
         places = self._places[: names.size]

@@ -13,7 +13,7 @@ from .arguments import Integers, integer
 from .arrays import Int32Array
 from .block_pool import BlockPool
 from .block_tables import BlockTables
-from .inspect import Holding, fingerprint, who_holds, written
+from .inspect import Holding, fingerprint, lengths, who_holds, writes_by_epoch, writes_of
 from .invariants import check
 from .launches import LaunchLog
 from .results import Counts, Csr, Launch, Lengths
@@ -22,9 +22,9 @@ from .results import Counts, Csr, Launch, Lengths
 class CacheViews:
     """The views of a `BlockCache`.
 
-    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `planned_copies`,
-    `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`, `holders`, `free_order`,
-    `who_holds`. For tests: `check`, `fingerprint`.
+    For kernels: `table`, `block_table`, `csr`. For engines: `sequences`, `row_of`, `lengths`, `live`, `planned_copies`,
+    `in_flight`, `launched`, `counts`. For operators: `block_state`, `references`, `holders`, `free_order`, `who_holds`.
+    For tests: `check`, `fingerprint`.
     """
 
     _tables: BlockTables
@@ -74,8 +74,14 @@ class CacheViews:
     def lengths(self, seq: int) -> Lengths:
         """Return a sequence's lengths. O(launches in flight x their batch), for `written` is worked out here."""
         row = self.row_of(seq)
-        allocated, launched = self._tables.allocated.item(row), self._tables.launched.item(row)
-        return Lengths(allocated, allocated, launched, written(self._tables, self._launches, row))
+        elders = [elder.epoch for elder in self._tables.ancestors.get(row, ())]
+        lives = (self._tables.names.epoch_of.item(row), *elders)
+        return lengths(self._tables, row, {epoch: writes_of(self._launches, epoch) for epoch in lives})
+
+    def live(self) -> list[tuple[int, int, Lengths]]:
+        """Return (sequence, row, lengths) of all live sequences. O(sequences + launches in flight x their batch)."""
+        writes = writes_by_epoch(self._launches)
+        return [(seq, row, lengths(self._tables, row, writes)) for seq, row in self._tables.names.row_of.items()]
 
     def planned_copies(self) -> list[tuple[int, int, int, int]]:
         """Return (sequence, source, target, extent) of each copy that is planned and not launched. O(copies)."""

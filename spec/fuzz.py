@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from .alphabet import KINDS, Execute, Operation, Release, Retire
 from .manager import Factory
-from .moves import draw_move, possible
+from .moves import draw_move
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
@@ -83,8 +83,6 @@ def run(plan: Plan, seed: int) -> Tally:
     try:
         here = case.start()
         for operation in _operations(here, random, plan.operations):
-            if not possible(here.state, operation):
-                continue
             trace.append(operation)
             decided = here.step(operation)
             kind = KINDS[type(operation)]
@@ -99,7 +97,7 @@ def run(plan: Plan, seed: int) -> Tally:
 
 
 def _operations(here: World, random: Random, count: int) -> Iterator[Operation]:
-    """Yield operations, chosen by the state that the ones before have led to; then those of a drain."""
+    """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
     for _ in range(count):
         yield draw_move(here.state, SEQUENCES, random)
     while here.state.sequences or here.state.launches:

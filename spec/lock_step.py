@@ -15,6 +15,7 @@ from .canonical import canonical, hidden
 from .manager import Manager, Observation, ask, rows_of, twin_of
 from .operations import Outcome
 from .refusals import Broken, Refused, rule_of
+from .rule_book import edges
 from .state import Config, initial
 from .views import observe
 
@@ -35,13 +36,15 @@ class LockStep:
 
     def __init__(self, config: Config, manager: Manager) -> None:
         self.state = initial(config)
+        self.edges = edges(self.state)
         self.manager = manager
         self.offered: Outcome | Refused | None = None  # the manager's last answer
 
     def clone(self) -> "LockStep":
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
-        twin.state, twin.manager, twin.offered = self.state, twin_of(self.manager), None
+        twin.state, twin.edges, twin.offered = self.state, self.edges, None
+        twin.manager = twin_of(self.manager)
         return twin
 
     def refusal(self, operation: Operation) -> Refused | None:
@@ -49,7 +52,7 @@ class LockStep:
         try:
             apply(self.state, operation)
         except Refused as refused:
-            return refused
+            return refused.with_traceback(None)
         return None
 
     def step(self, operation: Operation) -> Outcome | Refused:
@@ -65,10 +68,11 @@ class LockStep:
         try:
             new, decided = apply(old, operation, None if isinstance(choice, Refused) else choice)
         except Refused as refusal:
-            new, decided = old, refusal
+            new, decided = old, refusal.with_traceback(None)  # its frames would hold it in turn
         _same_answer(operation, decided, choice)
-        rules.check(rules.Step(old, operation, decided, new))
-        self.state = new
+        step = rules.Step(old, operation, decided, new, self.edges)
+        rules.check(step)
+        self.state, self.edges = new, step.new_edges
         if not isinstance(operation, Execute):  # the host sees nothing of what a device does
             self.look()
         return decided
@@ -78,7 +82,7 @@ class LockStep:
         self.offered = None
         self.offered = ask(self.manager, operation)
         _same_answer(operation, refusal, self.offered)
-        rules.check(rules.Step(self.state, operation, refusal, self.state))
+        rules.check(rules.Step(self.state, operation, refusal, self.state, self.edges))
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
@@ -120,6 +124,8 @@ def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outc
             refusal = right if given is None else given
             assert refusal is not None
             raise Broken(rule_of(refusal), f"{describe(operation)} was {words[0]}, by the spec {words[1]}")
+        return
+    if decided == offered:
         return
     if isinstance(operation, Submit):  # an edge to what has left says nothing, and the spec has judged the others
         offered = offered._replace(after=decided.after)

@@ -204,7 +204,7 @@ def _answered(method: Callable[..., object], operation: Operation) -> Outcome | 
         answer = method(*operation)
     except Refused as refusal:
         refusal.reason = Reason(refusal.reason)
-        return refusal
+        return refusal.with_traceback(None)  # its frames would hold it in turn, and much else with it
     try:
         return _outcome(answer)
     except (TypeError, ValueError) as error:
@@ -227,7 +227,7 @@ def _copies(answer: Any) -> tuple[Copy, ...]:
 
 
 def _integers(answer: Any) -> tuple[int, ...]:
-    return tuple([index(each) for each in answer])
+    return tuple(map(index, answer))
 
 
 def _table(manager: Manager, name: Name) -> tuple[Block, ...]:

@@ -93,56 +93,81 @@ def _left(state: State) -> LaunchId:
     return next((launch for launch in range(state.issued, 0, -1) if launch not in in_flight), 0)
 
 
-# How often each kind is drawn: growth and device work more often than arrivals, so that runs get deep.
-_WEIGHTS = {"add": 2, "extend": 5, "fork": 4, "launch": 8, "execute": 6, "retire": 4, "release": 3}
 _ODD = 1 / 12  # how often something is asked that is likely to be refused
+_ROWS_MOST = 3
 
 
 def draw_move(state: State, names: int, random: Random) -> Operation:
-    """Draw one operation for a world of `names` sequences: mostly sensible, now and then one to be refused."""
-    draw = _odd_move if random.random() < _ODD else _sensible_move
-    return draw(state, names, random)
+    """Draw one possible operation for a world of `names` sequences: mostly sensible, now and then one to be refused."""
+    if random.random() < _ODD:
+        return _odd_move(state, names, random)
+    while True:  # an empty world has room for a sequence, and any other a sequence to release
+        draw = random.choice(_DRAWN)
+        if operation := draw(state, names, random):
+            return operation
 
 
-def _sensible_move(state: State, names: int, random: Random) -> Operation:  # noqa: PLR0911  (one return a kind)
-    """Draw an operation that may well be done: of each kind one that makes sense here, then a kind by its weight."""
-    live = list(state.sequences)
-    fresh = [name for name in range(names) if name not in state.sequences]
-    planned = [name for name in live if state.sequences[name].planned]
-    forkable = [name for name in live if name not in planned]
+def _draw_add(state: State, names: int, random: Random) -> Operation | None:
+    size, blocks = state.config.block_size, state.config.blocks
+    fresh = _fresh(state, names)
+    full = sum([blocks_needed(sequence.allocated, size) for sequence in state.sequences.values()]) >= blocks
+    return Add(random.choice(fresh), random.randint(1, min(blocks, 2) * size)) if fresh and not full else None
+
+
+def _draw_extend(state: State, _names: int, random: Random) -> Operation | None:
     size, capacity = state.config.block_size, state.config.blocks * state.config.block_size
-    room = [name for name in live if state.sequences[name].allocated < capacity]
+    room = [name for name, sequence in state.sequences.items() if sequence.allocated < capacity]
+    batch = _draw_batch(room, random)
+    return Extend(tuple([(name, random.choice((1, 1, 1, 2, size))) for name in batch])) if batch else None
+
+
+def _draw_fork(state: State, names: int, random: Random) -> Operation | None:
+    parents = [name for name, sequence in state.sequences.items() if not sequence.planned]
+    fresh = _fresh(state, names)
+    return Fork(random.choice(parents), random.choice(fresh)) if parents and fresh else None
+
+
+def _draw_submit(state: State, _names: int, random: Random) -> Operation | None:
+    if len(state.launches) >= state.config.launches:
+        return None
+    planned = {name: sequence.planned for name, sequence in state.sequences.items() if sequence.planned}
+    rows = tuple([(name, random.randint(1, planned[name])) for name in _draw_batch([*planned], random)])
+    return Submit(rows, random.randrange(state.config.streams)) if rows else None
+
+
+def _draw_execute(state: State, _names: int, random: Random) -> Operation | None:
     able = [launch.id for launch in state.launches if ready(state, launch)]
+    return Execute(random.choice(able)) if able else None
+
+
+def _draw_retire(state: State, _names: int, random: Random) -> Operation | None:
     done = [launch.id for launch in state.launches if launch.executed]
-    full = sum(blocks_needed(sequence.allocated, size) for sequence in state.sequences.values()) >= state.config.blocks
-    sensible = {
-        "add": bool(fresh) and not full,
-        "extend": bool(room),
-        "fork": bool(forkable and fresh),
-        "launch": bool(planned) and len(state.launches) < state.config.launches,
-        "execute": bool(able),
-        "retire": bool(done),
-        "release": bool(live),
-    }
-    kinds = [kind for kind, makes_sense in sensible.items() if makes_sense] or ["add"]
-    match random.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]:
-        case "add":
-            return Add(random.choice(fresh), random.randint(1, min(capacity, 2 * size)))
-        case "extend":
-            batch = random.sample(room, random.randint(1, min(3, len(room))))
-            return Extend(tuple((name, random.choice((1, 1, 1, 2, size))) for name in batch))
-        case "fork":
-            return Fork(random.choice(forkable), random.choice(fresh))
-        case "launch":
-            batch = random.sample(planned, random.randint(1, min(3, len(planned))))
-            rows = tuple((name, random.randint(1, state.sequences[name].planned)) for name in batch)
-            return Submit(rows, random.randrange(state.config.streams))
-        case "execute":
-            return Execute(random.choice(able))
-        case "retire":
-            return Retire(random.choice(done))
-        case _:
-            return Release(random.choice(live))
+    return Retire(random.choice(done)) if done else None
+
+
+def _draw_release(state: State, _names: int, random: Random) -> Operation | None:
+    return Release(random.choice([*state.sequences])) if state.sequences else None
+
+
+def _fresh(state: State, names: int) -> list[Name]:
+    return [name for name in range(names) if name not in state.sequences]
+
+
+def _draw_batch(names: list[Name], random: Random) -> list[Name]:
+    """Draw up to three of these names, in any order; at least one, if there is one."""
+    return random.sample(names, random.randint(1, min(_ROWS_MOST, len(names)))) if names else []
+
+
+# Each kind as often as it is drawn: growth and device work more often than arrivals, so that runs get deep.
+_DRAWN = (
+    *[_draw_add] * 2,
+    *[_draw_extend] * 5,
+    *[_draw_fork] * 4,
+    *[_draw_submit] * 8,
+    *[_draw_execute] * 6,
+    *[_draw_retire] * 4,
+    *[_draw_release] * 3,
+)
 
 
 def _odd_move(state: State, names: int, random: Random) -> Operation:

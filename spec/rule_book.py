@@ -7,7 +7,6 @@ in `rules_contents`, `rules_lifetime` and `rules_tables`; `rules` brings them to
 """
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from typing import NamedTuple
 
 from .alphabet import Operation
@@ -21,31 +20,27 @@ Edge = tuple[Name, Block]
 class Step:
     """A transition, with what several rules need worked out once."""
 
-    def __init__(self, old: State, operation: Operation, decided: Outcome | Refused, new: State) -> None:
+    def __init__(
+        self,
+        old: State,
+        operation: Operation,
+        decided: Outcome | Refused,
+        new: State,
+        old_edges: frozenset[Edge] | None = None,  # where they are known from the step before
+    ) -> None:
         self.old = old
         self.operation = operation
         self.decided = decided
         self.new = new
-
-    @cached_property
-    def old_edges(self) -> set[Edge]:
-        """Holder edges before."""
-        return edges(self.old)
-
-    @cached_property
-    def new_edges(self) -> set[Edge]:
-        """Holder edges after."""
-        return edges(self.new)
-
-    @cached_property
-    def taken(self) -> tuple[Block, ...]:
-        """Blocks that the operation took."""
-        return self.decided.blocks if isinstance(self.decided, Outcome) else ()
+        self.old_edges = edges(old) if old_edges is None else old_edges  # holder edges before
+        self.new_edges = self.old_edges if new.sequences is old.sequences else edges(new)  # and after
+        self.held = {block for _, block in self.new_edges}  # blocks that somebody holds after
+        self.taken = decided.blocks if isinstance(decided, Outcome) else ()  # blocks that the operation took
 
 
-def edges(state: State) -> set[Edge]:
+def edges(state: State) -> frozenset[Edge]:
     """Return the holder edges of a state: who holds what."""
-    return {(name, block) for name, sequence in state.sequences.items() for block in sequence.row}
+    return frozenset([(name, block) for name, sequence in state.sequences.items() for block in sequence.row])
 
 
 Slot = tuple[Block, int]  # a block and an offset in it

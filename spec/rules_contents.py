@@ -31,10 +31,11 @@ def data(step: Step) -> Lines:
 def one_state(step: Step) -> Lines:
     """Every block is in exactly one state: free, held, quarantined, or reserved (the null block)."""
     state = step.new
-    count = Counter([*state.free, *{block for _, block in step.new_edges}, *state.quarantine])
-    if count != dict.fromkeys(range(1, state.config.blocks + 1), 1):
-        for block in sorted({*range(1, state.config.blocks + 1), *count}):
-            if count[block] != (1 <= block <= state.config.blocks):
+    blocks, states = range(1, state.config.blocks + 1), [*state.free, *step.held, *state.quarantine]
+    if sorted(states) != [*blocks]:
+        count = Counter(states)
+        for block in sorted({*blocks, *count}):
+            if count[block] != (block in blocks):
                 yield f"block {block} is in {count[block]} states"
 
 
@@ -71,9 +72,9 @@ def every_exit(step: Step) -> Lines:
 def counters(step: Step) -> Lines:
     """Counters equal a walk over unique ids: free + held + quarantined = N."""
     state = step.new
-    held = len({block for _, block in step.new_edges})
-    if len(state.free) + held + len(state.quarantine) != state.config.blocks:
-        yield f"{len(state.free)} free + {held} held + {len(state.quarantine)} quarantined is not {state.config.blocks}"
+    free, held, quarantined = len(state.free), len(step.held), len(state.quarantine)
+    if free + held + quarantined != state.config.blocks:
+        yield f"{free} free + {held} held + {quarantined} quarantined is not {state.config.blocks}"
 
 
 @rule("R-OWN-6", Release, Retire)
@@ -94,7 +95,8 @@ def atomic(step: Step) -> Lines:
         return
     old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
     for name in old.keys() | new.keys():
-        changed = old.get(name) is not new.get(name) and old.get(name) != new.get(name)
+        was, now = old.get(name), new.get(name)
+        changed = was is not now and was != now
         if changed != (name in counts):
             yield f"{step.operation} {'changed' if changed else 'left as it was'} sequence {name}"
     for name, count in counts.items():

@@ -4,8 +4,6 @@ Copy-on-write keeps a shared block as its holders know it; the capacity rules sa
 convention; the table rules that a kernel finds exactly the blocks of its positions.
 """
 
-from collections import Counter
-
 from .alphabet import Add, Extend, Fork, Retire, Submit
 from .arithmetic import blocks_needed, locate
 from .operations import Outcome
@@ -17,15 +15,15 @@ from .state import NULL, Block, Copy, Sequence, State, planned_copies, written
 @rule("R-COW-1", Extend, Fork, Submit)
 def sole_writer(step: Step) -> Lines:
     """A slot is written by the sole holder of its block: nobody else holds what is planned or launched for writing."""
-    count = Counter(block for _, block in step.new_edges)
+    held = [block for _, block in step.new_edges]
     for name, sequence in step.new.sequences.items():
         for block in _planned_blocks(sequence, step.new.config.block_size):
-            if count[block] > 1:
-                yield f"sequence {name} will write block {block}, which {count[block]} sequences hold"
+            if (count := held.count(block)) > 1:
+                yield f"sequence {name} will write block {block}, which {count} sequences hold"
     if isinstance(step.operation, Submit):
         for block in step.new.launches[-1].writes:
-            if count[block] != 1:
-                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count[block]} sequences hold"
+            if (count := held.count(block)) != 1:
+                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count} sequences hold"
 
 
 def _planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
@@ -40,9 +38,8 @@ def copied_by_the_first_writer(step: Step) -> Lines:
         if step.new_edges - step.old_edges != expected:
             yield f"the fork added the edges {sorted(step.new_edges - step.old_edges)}"
     if isinstance(step.operation, Extend) and isinstance(step.decided, Outcome):
-        held = {block for _, block in step.new_edges}
         for copy in step.decided.copies:
-            if copy.source not in held:
+            if copy.source not in step.held:
                 yield f"{copy} was made though its sequence was the last holder"
 
 
@@ -82,33 +79,38 @@ def need_is_what_is_taken(step: Step) -> Lines:
         yield f"refused for want of space, though {need} are needed and {len(step.old.free)} free"
 
 
-def _need(state: State, operation: Add | Extend, held: set[Edge]) -> int:
+def _need(state: State, operation: Add | Extend, held: frozenset[Edge]) -> int:
     """Return how many blocks are needed: growth, and of k writers of a tail with r holders min(k, r - 1) copies."""
     size = state.config.block_size
     if isinstance(operation, Add):
         return blocks_needed(operation.tokens, size)
     growth = sum(
-        blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
-        for name, count in operation.rows
+        [
+            blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
+            for name, count in operation.rows
+        ]
     )
-    references = Counter(block for _, block in held)
     sequences = [state.sequences[name] for name, _ in operation.rows]
-    writers = Counter(sequence.row[-1] for sequence in sequences if sequence.allocated % size)
-    return growth + sum(min(count, references[block] - 1) for block, count in writers.items())
+    tails = [sequence.row[-1] for sequence in sequences if sequence.allocated % size]
+    references = [block for _, block in held]
+    return growth + sum([min(tails.count(tail), references.count(tail) - 1) for tail in set(tails)])
 
 
 @rule("R-CAP-2")
 def one_length_convention(step: Step) -> Lines:
     """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so."""
+    size, submits = step.new.config.block_size, isinstance(step.operation, Submit)
+    completes = submits or isinstance(step.operation, Retire)
     for name, sequence in step.new.sequences.items():
-        if len(sequence.row) != blocks_needed(sequence.allocated, step.new.config.block_size):
-            yield f"sequence {name} has {len(sequence.row)} blocks for {sequence.allocated} positions"
-        if not 0 <= sequence.launched <= sequence.allocated:
-            yield f"sequence {name}: launched {sequence.launched} of {sequence.allocated}"
-        old = step.old.sequences.get(name)
-        if old is not None and isinstance(step.operation, Submit | Retire):
+        allocated = sequence.allocated
+        if len(sequence.row) != blocks_needed(allocated, size):
+            yield f"sequence {name} has {len(sequence.row)} blocks for {allocated} positions"
+        if not 0 <= sequence.launched <= allocated:
+            yield f"sequence {name}: launched {sequence.launched} of {allocated}"
+        old = step.old.sequences.get(name) if completes else None
+        if old is not None:
             least, now = written(step.old, old), written(step.new, sequence)
-            if now < least or (now > least and isinstance(step.operation, Submit)):
+            if now < least or (now > least and submits):
                 yield f"{step.operation} took sequence {name} from {least} to {now} positions written"
 
 

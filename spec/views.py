@@ -4,10 +4,8 @@ Both sides of a lock-step are turned into one `Observation` and compared for equ
 implementation has to agree on, and leaves out what it may keep as it likes: free lists, fences, layouts.
 """
 
-from collections import Counter
-
 from .manager import Observation, Seen
-from .state import State, planned_copies, written
+from .state import Block, State, planned_copies, written
 
 
 def observe(state: State) -> Observation:
@@ -16,9 +14,13 @@ def observe(state: State) -> Observation:
         name: Seen(sequence.row, sequence.allocated, sequence.launched, written(state, sequence))
         for name, sequence in state.sequences.items()
     }
+    references: dict[Block, int] = {}
+    for sequence in state.sequences.values():
+        for block in set(sequence.row):
+            references[block] = references.get(block, 0) + 1
     return Observation(
         sequences,
-        dict(Counter(block for sequence in state.sequences.values() for block in set(sequence.row))),
+        references,
         state.free,
         frozenset(state.quarantine),
         frozenset(planned_copies(state)),

@@ -66,10 +66,10 @@ def reachable(seed: int) -> Iterator[State]:
     random, state = Random(seed), initial(Config(4, 2, 2, 3))
     for _ in range(60):
         operation = draw_move(state, 3, random)
-        if possible(state, operation):
-            with suppress(Refused):
-                state, _ = apply(state, operation)
-                yield state
+        assert possible(state, operation)
+        with suppress(Refused):
+            state, _ = apply(state, operation)
+            yield state
 
 
 STATES = [state for seed in range(12) for state in reachable(seed)]

@@ -109,10 +109,34 @@ class ShortLengths(Implementation):
             return launched._replace(lengths=launched.starts)
 
 
+class LateStarts(Implementation):
+    """First positions that are one too high."""
+
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
+        def launch(self, *arguments: Any) -> Any:
+            launched = super().launch(*arguments)
+            return launched._replace(starts=launched.starts + 1)
+
+
+class NullRows(Implementation):
+    """Rows of the table that are nobody's."""
+
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
+        def launch(self, *arguments: Any) -> Any:
+            launched = super().launch(*arguments)
+            return launched._replace(rows=launched.rows * 0)
+
+
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [(WrongSlots, "slots"), (EditsLost, "edits"), (ShortLengths, "lengths")],
-    ids=["slots", "edits", "lengths"],
+    [
+        (WrongSlots, "slots"),
+        (EditsLost, "edits"),
+        (ShortLengths, "lengths"),
+        (LateStarts, "starts"),
+        (NullRows, "rows"),
+    ],
+    ids=["slots", "edits", "lengths", "starts", "rows"],
 )
 def test_explore_sees_what_kernels_are_told(fault: type[Implementation], said: str) -> None:
     report = explore(Settings(Scope(Config(2, 1, 1, 1), 2, 2, 1), fault))

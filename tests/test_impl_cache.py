@@ -258,6 +258,8 @@ HOSTILE = [
     lambda cache: cache.extend([2**63]),
     lambda cache: cache.extend(np.array([[1]])),
     lambda cache: cache.extend(np.array([True, False])),
+    lambda cache: cache.extend([True, 2]),
+    lambda cache: cache.extend(np.ma.masked_array([1, 2], [False, True])),
     lambda cache: cache.extend(np.array([1], np.uint64)),
     lambda cache: cache.extend([1, 2], [1]),
     lambda cache: cache.extend([1], [1, 1]),

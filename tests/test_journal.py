@@ -321,7 +321,8 @@ def test_a_longer_way_of_saying_it_is_accepted(tmp_path: Path) -> None:
 
 def test_what_the_implementation_writes_is_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A long run by lot, two streams, forks, copies: read back, its operations and outcomes are those of the run."""
-    monkeypatch.setattr(adapter, "SMALL_NAMES", 0)  # the names of the run are those of the journal
+    monkeypatch.setattr(adapter, "_ALIASES", {})  # the names of the run are those of the journal
+    monkeypatch.setattr(adapter, "_NAMES", {})
     config = Config(blocks=12, block_size=3, streams=2, launches=4)
     path = tmp_path / "run.jsonl.gz"
     random = Random(1)
