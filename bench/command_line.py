@@ -21,13 +21,16 @@ import sys
 from collections.abc import Sequence
 
 import typer
+from pagedkv.bench.baselines_command import BASELINES_EXAMPLE, baselines_command
 from pagedkv.bench.compare_command import COMPARE_EXAMPLE, compare_command
 from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
+from pagedkv.bench.ledger_command import LEDGER_EXAMPLE, ledger_command
 from pagedkv.bench.options import Invocation
 from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
 from pagedkv.bench.show_command import SHOW_EXAMPLE, show_command
+from pagedkv.bench.sweep_command import SWEEP_EXAMPLE, sweep_command
 from pagedkv.bench.verify_command import VERIFY_EXAMPLE, verify_command
 from pagedkv.impl.invariants import CorruptState
 from pagedkv.impl.refusals import Refused
@@ -58,6 +61,9 @@ application.command("explore", epilog=EXPLORE_EXAMPLE)(explore_command)
 application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
 application.command("compare", epilog=COMPARE_EXAMPLE)(compare_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
+application.command("baselines", epilog=BASELINES_EXAMPLE)(baselines_command)
+application.command("sweep", epilog=SWEEP_EXAMPLE)(sweep_command)
+application.command("ledger", epilog=LEDGER_EXAMPLE)(ledger_command)
 application.command("show", epilog=SHOW_EXAMPLE)(show_command)
 
 

@@ -1,0 +1,123 @@
+"""The pictures of a sweep: fragmentation and latency against block size, as PNG and SVG.
+
+Block sizes stand side by side at equal distances, one to ten of them. What is measured is a plain bar, what it is
+compared with a hatched one beside it, and every bar has its number above it: so nothing depends on colour, and no mark
+lies on a number. Panels stand above one another with an axis of their own each; no axis is shared by two units. Files
+are the same to the byte for the same figures.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from pagedkv.bench.result_files import write_whole
+from pagedkv.bench.show_picture import picture_bytes
+from pagedkv.bench.sweep_report import SweepRow
+
+LOOKS = (("#7FA7CC", None), ("#EDEDED", "////"))  # face and hatch: mid-grey, and pale with lines, when printed so
+NUMBER_POINTS = 7
+INK = "#1A1A1A"
+WIDTH_INCHES_MIN, BLOCK_SIZE_INCHES, PANEL_INCHES = 8.0, 1.1, 3.0
+DOTS_AN_INCH = 120
+TITLE_CHARACTERS = 96
+FORMATS = ("png", "svg")
+
+
+def draw_fragmentation(rows: Sequence[SweepRow], title: str) -> Figure:
+    """Draw tail waste in per cent of the slots, block table entries, and free blocks in per cent of the pool."""
+    figure, (waste, entries, free) = _page(rows, 3, title)
+    estimates = []
+    for counts in (row.counts for row in rows):
+        estimate = counts.tail_waste_uniform_estimate
+        estimates.append(100 * estimate / (counts.logical_tokens + estimate))
+    measured = [row.counts.tail_waste_percent for row in rows]
+    _bars(waste, {"measured": measured, "estimate: (B - 1) / 2 a sequence": estimates})
+    _finish(waste, "tail waste (% of slots)", "Internal fragmentation: slots of last blocks that hold nothing")
+    _bars(entries, {"entries": [row.counts.block_table_entries for row in rows]})
+    entries.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    _finish(entries, "entries (int32)", "Block tables: entries of all sequences")
+    _bars(free, {"free": [row.counts.free_percent for row in rows]})
+    free.axhline(0, color=INK, linewidth=0.8)
+    _finish(free, "free blocks (% of pool)", "Reserve: what is free of the declared pool after the decode steps")
+    return figure
+
+
+def draw_latency(rows: Sequence[SweepRow], title: str, label: str) -> Figure:
+    """Draw a layer's decode latency, median and p90, and the fraction of the memory limit it reaches."""
+    figure, (latency, fraction) = _page(rows, 2, title)
+    series = {"median": [row.latencies.median_ms for row in rows]}
+    p90 = [row.latencies.p90_ms for row in rows if row.latencies.p90_ms is not None]
+    if len(p90) == len(rows):
+        series["p90"] = p90
+    _bars(latency, series)
+    _finish(latency, "latency of a layer (ms)", f"Decode: append and attention of one layer{label}")
+    _bars(fraction, {"reached": [100 * row.latencies.memory_limit_fraction for row in rows]})
+    _finish(fraction, "of the copy bandwidth (%)", f"Fraction of the measured memory limit, at the median{label}")
+    return figure
+
+
+def write_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and SVG; give the files."""
+    files = [folder / f"{name}.{file_format}" for file_format in FORMATS]
+    for file, file_format in zip(files, FORMATS, strict=True):
+        write_whole(file, picture_bytes(figure, file_format))
+    return files
+
+
+def _page(rows: Sequence[SweepRow], panels: int, title: str) -> tuple[Figure, list[Axes]]:
+    width = max(WIDTH_INCHES_MIN, BLOCK_SIZE_INCHES * len(rows))
+    figure = Figure(figsize=(width, panels * PANEL_INCHES + 0.5), dpi=DOTS_AN_INCH, layout="constrained")
+    figure.suptitle(plain_title(title), fontsize=10)
+    axes = [figure.add_subplot(panels, 1, number + 1) for number in range(panels)]
+    for each in axes:
+        each.set_xticks(range(len(rows)), [f"{row.counts.block_size:,}" for row in rows])
+        each.set_xlim(-0.6, len(rows) - 0.4)
+        each.set_xlabel("block size B (tokens)", fontsize=9)
+        each.tick_params(labelsize=8)
+        each.yaxis.set_major_locator(MaxNLocator(5))
+        each.grid(axis="y", color="#DDDDDD", linewidth=0.6)
+        each.set_axisbelow(True)
+        for side in ("top", "right"):
+            each.spines[side].set_visible(False)
+    return figure, axes
+
+
+def plain_title(text: str) -> str:
+    """Cut a title to what fits, and keep what is not printable and dollar signs out of matplotlib's markup."""
+    cut = text if len(text) <= TITLE_CHARACTERS else f"{text[: TITLE_CHARACTERS - 3]}..."
+    return "".join(each if each.isprintable() else "?" for each in cut).replace("$", r"\$")
+
+
+def short(value: float) -> str:
+    """Write a number in at most five characters or so.
+
+    >>> [short(value) for value in (793439, 4006.97, 125.2, 14.19, 3.26, 0.031, -9.14, 0)]
+    ['793k', '4,007', '125', '14.2', '3.26', '0.031', '-9.14', '0']
+    """
+    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e5, 1e3, "k")):
+        if abs(value) >= limit:
+            return f"{value / divisor:.3g}{unit}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
+def _bars(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
+    """Put bars of one or two series side by side, each with its number."""
+    width = 0.8 / len(series) if len(series) > 1 else 0.6
+    for number, (label, values) in enumerate(series.items()):
+        at = [place + (number - (len(series) - 1) / 2) * width for place in range(len(values))]
+        face, hatch = LOOKS[number]
+        bars = axes.bar(at, values, width, label=label, facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6)
+        axes.bar_label(bars, [short(value) for value in values], fontsize=NUMBER_POINTS, padding=2, color=INK)
+    if len(series) > 1:
+        axes.legend(fontsize=8, loc="upper left", frameon=False, ncols=2)
+
+
+def _finish(axes: Axes, y_label: str, title: str) -> None:
+    """Name a panel, and leave room for the numbers at the bars and for the legend."""
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_ylabel(y_label, fontsize=9)
+    low, high = axes.get_ylim()
+    room = 0.12 * (high - low)
+    axes.set_ylim(low - room if low < 0 else low, high + (2 * room if axes.get_legend() else room))
