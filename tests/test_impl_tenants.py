@@ -75,7 +75,7 @@ def test_tenants_never_share() -> None:
         assert cache.room(TEN, salt) == (3, 12)
     assert cache.match(TEN, 1) == 8
     compute(cache, 2, TEN, salt=2)
-    assert publish(cache, 2) == [5, 6] or cache.published().size == 4
+    assert publish(cache, 2) == [3, 4]  # though 1 and 2 hold the same tokens
     assert cache.add(3, TEN, 2).hits == 2
     cache.check()
 
