@@ -14,10 +14,11 @@ go are remembered as a *run*, to be guessed rather than followed one by one; the
 Children are let go before parents, so what is published can be reached.
 
 Cost: O(tokens) to look up, 40 ns a block that is guessed, 100 ns one that is followed, 3 us where prefixes part;
-O(blocks) to change, in a handful of passes. Memory: 4 bytes a position, 46 a block, and a dictionary entry of some 250
-for each root, branch and run. Considered: a keyed hash of every prefix, from which a table guesses blocks (nothing to
-follow, but a prompt is hashed in full where its first page would do: twice the cost for one that hits nothing); a
-dictionary of all blocks by (parent, page), five times slower; a radix tree of strings, whose nodes split and join.
+O(blocks) to change, in a handful of passes. Memory: 4 bytes a position, 38 a block, 8 more in a run, and a dictionary
+entry of some 250 for each root, branch and run. Considered: a keyed hash of every prefix, from which a table guesses
+blocks (nothing to follow, but a prompt is hashed in full where its first page would do: twice the cost for one that
+hits nothing); a dictionary of all blocks by (parent, page), five times slower; a radix tree of strings, whose nodes
+split and join.
 """
 
 from typing import Self

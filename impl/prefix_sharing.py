@@ -233,7 +233,13 @@ class PrefixSharing(CacheViews):
 
     def _start_sharing(self) -> Sharing:
         """Make what sharing needs; sequences that are live were told counts, without a salt."""
-        index = self._pool.start_sharing(self.block_size, self._event_log)
+        try:
+            index = self._pool.start_sharing(self.block_size, self._event_log)
+        except (MemoryError, ValueError):  # numpy says the one or the other, by how far it is
+            size = f"{self.blocks} blocks of {self.block_size}"
+            raise InvalidArgument(
+                f"no memory for the token ids of {size}: share no prefixes, or ask for less"
+            ) from None
         self._sharing = Sharing(index, self._tables.start_sharing(0 if self._prefix_cache else NEVER))
         return self._sharing
 
