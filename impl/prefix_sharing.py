@@ -80,7 +80,7 @@ class PrefixSharing(CacheViews):
         least = amounts if isinstance(amounts, int) else int(amounts.min(initial=0))
         if told != ids.size or least < 0:
             raise InvalidArgument(f"{shown(ids.size)} token ids are given, and counts that say {shown(told)}")
-        retention = integer("a retention", retention)
+        retention = retention if type(retention) is int else integer("a retention", retention)
         sharing = self._sharing or self._start_sharing()
         batch = self._tables.names.resolve(names)
         publication = publish(self._tables, self._pool, sharing, batch, ids, amounts, retention)
