@@ -9,17 +9,9 @@ floors are those of `manager_ratios`, which compares medians in turns and says w
 from collections.abc import Callable
 
 import pytest
-from pagedkv.bench.manager_ratios import (
-    STEPS,
-    Call,
-    Cancel,
-    Decode,
-    FloorDecode,
-    FloorRequests,
-    Release,
-    Requests,
-    Serve,
-)
+from pagedkv.bench.manager_ratios import STEPS, Call, Decode, FloorDecode, FloorRequests, Requests
+from pagedkv.bench.scheduler_cases import Cancel, Release, Serve
+from pagedkv.bench.sharing_cases import HIT, PROMPT, Eviction, FullHit, HashFloor, NewPrompts
 from pytest_benchmark.fixture import BenchmarkFixture
 
 ROUNDS = STEPS - 2  # one step a round, as many as a batch has room for
@@ -72,9 +64,27 @@ def test_request(benchmark: BenchmarkFixture, call: str) -> None:
     run(benchmark, "add + release 1,024 tokens", requests, rounds=1000, iterations=20)
 
 
+@pytest.mark.parametrize("call", ["floor", "hit"])
+def test_full_hit(benchmark: BenchmarkFixture, call: str) -> None:
+    run(
+        benchmark, "hit 2,048 tokens + release", HashFloor(HIT).hash if call == "floor" else FullHit().add_release, 1000
+    )
+
+
+@pytest.mark.parametrize("call", ["floor", "serve", "serve_evicting"])
+def test_new_prompt(benchmark: BenchmarkFixture, call: str) -> None:
+    serve = HashFloor(PROMPT).hash if call == "floor" else NewPrompts(400, evicting=call == "serve_evicting").serve
+    run(benchmark, "add + launch + retire + publish + release 1,024 tokens, no hit", serve)
+
+
+@pytest.mark.parametrize("leaves", [1000, 100_000])
+def test_evict(benchmark: BenchmarkFixture, leaves: int) -> None:
+    run(benchmark, "evict one leaf", Eviction(leaves).replace, 1000)
+
+
 @pytest.mark.parametrize("call", ["floor", "schedule", "complete"])
 def test_serve(benchmark: BenchmarkFixture, call: str) -> None:
-    serve = Serve(2000, 1000)
+    serve = Serve(2000, 1000, STEPS)
     calls: dict[str, tuple[Call, Call, Call]] = {
         "floor": (nothing, FloorDecode(2000).extend, nothing),
         "schedule": (nothing, serve.schedule, serve.complete),

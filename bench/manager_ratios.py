@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+from pagedkv.bench.scheduler_cases import Cancel, Release, Serve
+from pagedkv.bench.sharing_cases import HIT, DecodePublish, Eviction, FullHit, HashFloor, NewPrompts
 from pagedkv.impl.arrays import IndexArray, Int64Array
 from pagedkv.impl.cache import BlockCache
-from pagedkv.impl.requests import Limits, Request
-from pagedkv.impl.scheduler import Scheduler
 from rich.console import Console
 from rich.table import Table
 
@@ -142,84 +142,6 @@ class Requests:
         self.cache.retire(launch.id)
 
 
-class Serve:
-    """A scheduler with so many running sequences, all decoding, and others that wait because no more may run."""
-
-    def __init__(self, sequences: int, waiting: int) -> None:
-        columns = (CONTEXT + STEPS) // BLOCK_SIZE + 2
-        cache = BlockCache(sequences * columns, BLOCK_SIZE, rows=sequences, max_blocks_per_row=columns)
-        limits = Limits(max_tokens_per_step=sequences * (CONTEXT + BLOCK_SIZE), max_running=sequences)
-        self.scheduler = Scheduler(cache, limits)
-        for request in range(sequences + waiting):
-            prompt = np.arange(request, request + CONTEXT + request % BLOCK_SIZE, dtype=np.int32)
-            self.scheduler.submit(Request(request, prompt, STEPS))
-        self.sampled = np.arange(sequences, dtype=np.int32)
-        self.schedule()
-        self.complete()
-
-    def schedule(self) -> None:
-        """Plan and launch a step."""
-        self.scheduler.schedule()
-
-    def complete(self) -> None:
-        """Complete it with a token for each."""
-        self.scheduler.complete(self.scheduler.in_flight()[0], self.sampled)
-
-
-class Release:
-    """One prompt's sequence in a cache, launched, and released while that is in flight or after it."""
-
-    def __init__(self, *, in_flight: bool) -> None:
-        self.cache = BlockCache(100_000, BLOCK_SIZE)
-        self.in_flight = in_flight
-        self.prompt = np.arange(PROMPT, dtype=np.int32)
-
-    def begin(self) -> None:
-        """Add and launch it; what is written is published."""
-        hits = self.cache.add(7, self.prompt).hits  # from the second time on
-        self.cache.launch((7,), PROMPT - hits * BLOCK_SIZE)
-        if not self.in_flight:
-            self.end()
-            self.cache.publish((7,), (), 0)
-
-    def leave(self) -> None:
-        """Release it."""
-        self.cache.release(7)
-
-    def end(self) -> None:
-        """Retire what is in flight."""
-        for launch in self.cache.in_flight():
-            self.cache.retire(launch)
-
-
-class Cancel:
-    """The same as a request of a scheduler with so many others that wait."""
-
-    def __init__(self, waiting: int, *, in_flight: bool) -> None:
-        limits = Limits(max_tokens_per_step=PROMPT, max_running=1, policy="priority")
-        self.scheduler = Scheduler(BlockCache(100_000, BLOCK_SIZE), limits)
-        self.in_flight = in_flight
-        self.prompt = np.arange(PROMPT, dtype=np.int32)
-        for request in range(1, 1 + waiting):
-            self.scheduler.submit(Request(request, self.prompt, 1, priority=1))
-
-    def begin(self) -> None:
-        """Submit and schedule it."""
-        self.scheduler.submit(Request(0, self.prompt, 100))
-        self.scheduler.schedule()
-        if not self.in_flight:
-            self.end()
-
-    def leave(self) -> None:
-        """Cancel it."""
-        self.scheduler.cancel(0)
-
-    def end(self) -> None:
-        """Complete what is in flight."""
-        for launch in self.scheduler.in_flight():
-            self.scheduler.complete(launch, [1])
-
-
 class Line(NamedTuple):
     """One measured comparison."""
 
@@ -237,19 +159,23 @@ class Line(NamedTuple):
 
 
 def medians_us(*calls: Call, turns: int, repeats: int = 1) -> list[float]:
-    """Return the median microseconds of calls that take turns, each turn repeated so often at once."""
+    """Return the median microseconds of calls that take turns, each repeated so often in a turn.
+
+    A call that returns a float has measured itself: so many seconds of it count.
+    """
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(turns):
         for call, seen in zip(calls, times, strict=True):
             start = time.perf_counter()
             for _ in range(repeats):
-                call()
-            seen.append((time.perf_counter() - start) / repeats * 1e6)
+                own = call()
+            seconds = own if isinstance(own, float) else (time.perf_counter() - start) / repeats
+            seen.append(seconds * 1e6)
     return [statistics.median(seen) for seen in times]
 
 
 def measure() -> list[Line]:
-    """Measure every case: about ten seconds."""
+    """Measure every case: about twenty seconds."""
     lines = []
 
     def ratio(case: str, floor: Call, manager: Call, target: float, turns: int, repeats: int = 1) -> None:
@@ -270,13 +196,13 @@ def measure() -> list[Line]:
         )
     ratio("add + release 1,024 tokens", FloorRequests().add_release, Requests().add_release, 3, 400, 50)
     ratio("the same, released in flight", FloorRequests().add_release, Requests().in_flight, 12, 400, 50)
-    return lines + measure_scheduler()
+    return lines + measure_sharing() + measure_scheduler()
 
 
 def measure_scheduler() -> list[Line]:
     """Measure what the scheduler adds: to a step of 2,000 with 1,000 that wait, and to a release."""
     lines = []
-    serve = Serve(2000, 1000)
+    serve = Serve(2000, 1000, STEPS)
     floor_us, schedule_us, complete_us = medians_us(
         FloorDecode(2000).extend, serve.schedule, serve.complete, turns=STEPS - 2
     )
@@ -288,6 +214,25 @@ def measure_scheduler() -> list[Line]:
             release.begin, release.leave, release.end, cancel.begin, cancel.leave, cancel.end, turns=1000
         )
         lines.append(Line(case, release_us, cancel_us, cancel_us / release_us, 2, "x a release"))
+    return lines
+
+
+def measure_sharing() -> list[Line]:
+    """Measure what sharing prefixes costs: about ten seconds."""
+    lines = []
+
+    def ratio(case: str, floor: Call, manager: Call, target: float, turns: int, repeats: int = 1) -> None:
+        floor_us, manager_us = medians_us(floor, manager, turns=turns, repeats=repeats)
+        lines.append(Line(case, floor_us, manager_us, manager_us / floor_us, target, "x hash"))
+
+    ratio("hit 2,048 tokens + release", HashFloor(HIT).hash, FullHit().add_release, 1, 400, 10)
+    new, evicting = NewPrompts(400), NewPrompts(400, evicting=True)
+    ratio("add + publish + release 1,024, no hit", HashFloor(PROMPT).hash, new.serve, 1.5, 400)
+    ratio("the same, evicting 64 blocks", HashFloor(PROMPT).hash, evicting.serve, 2.5, 400)
+    few_us, many_us = medians_us(Eviction(1000).replace, Eviction(100_000).replace, turns=400, repeats=10)
+    lines.append(Line("evict 1 of 100,000 leaves, of 1,000", few_us, many_us, many_us / few_us, 1.2, "x of 1,000"))
+    floor_us, publish_us = medians_us(FloorDecode(2000).extend, DecodePublish(2000, STEPS).publish, turns=STEPS)
+    lines.append(Line("publish 2,000 ids of a step", floor_us, publish_us, publish_us / floor_us, 5, "x floor"))
     return lines
 
 

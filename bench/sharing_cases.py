@@ -2,10 +2,12 @@
 
 The floor is what the engines in use pay to find a prompt's blocks: a cryptographic hash of each block's tokens, here
 hashlib.sha256 of 64 bytes (16 tokens of 4), one call a block, and nothing else: no chain, no look-up, no bookkeeping.
-Token ids are int32 arrays, as tokenizers and engines hand them on.
+Token ids are int32 arrays, as tokenizers and engines hand them on. A prompt has to be launched and retired before it is
+published; that is no part of sharing, so those calls say themselves how long the others took.
 """
 
 import hashlib
+import time
 
 import numpy as np
 from pagedkv.impl.cache import BlockCache
@@ -49,22 +51,28 @@ class FullHit:
 class NewPrompts:
     """Prompts that nobody has computed: each is added, computed, published and released.
 
-    With `blocks` below what all of them need, each but the first few evicts the blocks of an earlier one.
+    The pool has room for all of them, or, where they are `evicting`, is full of blocks of earlier ones.
     """
 
-    def __init__(self, prompts: int, blocks: int) -> None:
-        self.cache = BlockCache(blocks, BLOCK_SIZE)
-        self.prompts = list(_prompts(prompts, PROMPT))
-        self.next = 0
+    def __init__(self, prompts: int, *, evicting: bool = False) -> None:
+        self.cache = BlockCache(prompts * PROMPT // BLOCK_SIZE, BLOCK_SIZE)
+        self.prompts = list(_prompts(2 * prompts, PROMPT))
+        for _ in range(prompts):  # so that all memory has been used once
+            self.serve()
+        if not evicting:
+            self.cache.clear()
 
-    def serve(self) -> None:
-        """Serve one prompt: add, launch, retire, publish, release."""
-        cache, prompt = self.cache, self.prompts[self.next]
-        self.next += 1
+    def serve(self) -> float:
+        """Serve one prompt; return the seconds that its add, publish and release took."""
+        cache, prompt = self.cache, self.prompts.pop()
+        start = time.perf_counter()
         cache.add(7, prompt)
+        added = time.perf_counter()
         cache.retire(cache.launch((7,), PROMPT).id)
+        retired = time.perf_counter()
         cache.publish((7,), prompt[:0], 0)
         cache.release(7)
+        return time.perf_counter() - retired + added - start
 
 
 class Eviction:
@@ -100,12 +108,15 @@ class DecodePublish:
         self.cache.publish(self.seqs, self.ids[0, :0], 0)
         self.cache.extend(self.seqs)
 
-    def publish(self) -> None:
-        """Tell each sequence one id."""
+    def publish(self) -> float:
+        """Make a step and tell each sequence its id; return the seconds that telling took."""
         self.cache.retire(self.cache.launch(self.seqs).id)
+        start = time.perf_counter()
         self.cache.publish(self.seqs, self.ids[self.next])
+        told = time.perf_counter() - start
         self.cache.extend(self.seqs)
         self.next += 1
+        return told
 
 
 def compute(cache: BlockCache, seq: int, prompt: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:

@@ -60,7 +60,7 @@ def counts(amounts: Integers | SupportsIndex, batch: int) -> int | Int64Array:
 
 def token_ids(tokens: Integers) -> Int32Array:
     """Return token ids as int32, one behind the other in memory; each is 0 to 2**31 - 1. O(tokens)."""
-    if isinstance(tokens, np.ndarray) and tokens.dtype == np.int32 and tokens.ndim == 1:
+    if type(tokens) is np.ndarray and tokens.dtype == np.int32 and tokens.ndim == 1:
         ids: Int32Array = np.ascontiguousarray(tokens, np.int32)
         if not ids.size or ids.min() >= 0:
             return ids

@@ -130,29 +130,28 @@ class BlockPool:
         return index
 
     def let_go(self, ids: IndexArray | Int32Array, *, one_row: bool = True) -> None:
-        """Free blocks of one holder that nothing may touch; published ones are evictable from now on. O(ids).
+        """Do as `give_back` does where prefixes are shared: published blocks are evictable, only the others free.
 
-        Free ones are the next to be taken, in this order. Where `ids` isn't `one_row` in order, O(ids log ids).
+        O(ids) for `one_row`, in order; O(ids log ids) for blocks of several.
         """
-        if self.index is not None:
-            ids = ids.astype(np.intp)
-            published = self.index.published.take(ids)
-            count = int(np.count_nonzero(published))
-            if count:
-                if one_row:  # its published blocks are the first ones, and the deepest go first
-                    idle = ids[:count][::-1]
-                    ids = ids[count:]
-                else:
-                    idle = ids[published]
-                    idle = idle[np.argsort(-self.index.depths[idle], kind="stable")]
-                    ids = ids[~published]
-                self.held -= count
-                self.idle += count
-                assert self.retention is not None
-                self.retention.append(idle)
-                if not ids.size:
-                    return
-        self.give_back(ids)
+        assert self.index is not None
+        assert self.retention is not None
+        ids = ids.astype(np.intp)
+        published = self.index.published.take(ids)
+        count = int(np.count_nonzero(published))
+        if count:
+            if one_row:  # its published blocks are the first ones, and the deepest go first
+                idle = ids[:count][::-1]
+                ids = ids[count:]
+            else:
+                idle = ids[published]
+                idle = idle[np.argsort(-self.index.depths[idle], kind="stable")]
+                ids = ids[~published]
+            self.held -= count
+            self.idle += count
+            self.retention.append(idle)
+        if ids.size:
+            self.give_back(ids)
 
     def give_back(self, ids: IndexArray | Int32Array) -> None:
         """Free blocks of one holder that nothing may touch and nobody finds; they are the next to be taken. O(ids)."""
@@ -174,7 +173,10 @@ class BlockPool:
                 if touched == ids.size:
                     return NO_IDS
                 ids = ids[touched:]
-            self.let_go(ids)
+            if self.index is None:
+                self.give_back(ids)
+            else:
+                self.let_go(ids)
             return ids
         if pending:
             for stream, fence in enumerate(fences):
@@ -282,7 +284,10 @@ class BlockPool:
     def _free(self, ids: IndexArray) -> IndexArray:
         """Free blocks that nobody holds: the pool is their holder. Published ones are evictable."""
         self.co_holders[ids] = 0
-        self.let_go(ids, one_row=False)
+        if self.index is None:
+            self.give_back(ids)
+        else:
+            self.let_go(ids, one_row=False)
         return ids
 
     def _wait_for(self, launch: int, ids: IndexArray) -> None:
@@ -294,16 +299,23 @@ class BlockPool:
         """Mark blocks as held by nobody, and not free: quarantined, or idle if they are published."""
         self.co_holders[ids] = UNHELD
         self.held -= ids.size
-        idle = 0 if self.index is None else int(np.count_nonzero(self.index.published[ids]))
-        self.idle += idle
-        self.quarantined += ids.size - idle
+        self.quarantined += ids.size
+        if self.index is not None:
+            self._count_idle(ids, 1)
 
     def _keep_no_more(self, ids: IndexArray) -> None:
         """Count such blocks as held for as long as it takes to look at their fences."""
         self.held += ids.size
-        idle = 0 if self.index is None else int(np.count_nonzero(self.index.published[ids]))
-        self.idle -= idle
-        self.quarantined -= ids.size - idle
+        self.quarantined -= ids.size
+        if self.index is not None:
+            self._count_idle(ids, -1)
+
+    def _count_idle(self, ids: IndexArray, sign: int) -> None:
+        """Count published ones of these blocks as idle, not as quarantined."""
+        assert self.index is not None
+        idle = sign * int(np.count_nonzero(self.index.published[ids]))
+        self.idle += idle
+        self.quarantined -= idle
 
     def _evict(self, count: int) -> IndexArray:
         """Take idle blocks out of the index, for one holder each."""

@@ -117,12 +117,20 @@ class BlockTables:
 
     def end(self, name: int, row: int, launches: LaunchLog) -> None:
         """Take a sequence's row away; it is used again when no launch reads it any more. O(blocks)."""
-        self._unbind(name, row)
+        self.names.unbind(name, row)
+        if self.ancestors:
+            self.ancestors.pop(row, None)
+        if self.knowledge is not None:
+            self.knowledge.end(row)
         self.retire_row(row, launches)
 
     def end_at_once(self, name: int, row: int) -> Int32Array:
         """Take a sequence's row away where no launch is in flight; return the blocks it had. O(blocks)."""
-        self._unbind(name, row)
+        self.names.unbind(name, row)
+        if self.ancestors:
+            self.ancestors.pop(row, None)
+        if self.knowledge is not None:
+            self.knowledge.end(row)
         entries = self.blocks(row)
         blocks = entries.copy()
         entries.fill(0)
@@ -194,14 +202,6 @@ class BlockTables:
         if self.knowledge is not None:
             self.knowledge.inherit(row, twin)
         return twin
-
-    def _unbind(self, name: int, row: int) -> None:
-        """Take a row from a sequence that ends."""
-        self.names.unbind(name, row)
-        if self.ancestors:
-            self.ancestors.pop(row, None)
-        if self.knowledge is not None:
-            self.knowledge.end(row)
 
     def _reader(self, row: int, launches: LaunchLog) -> int:
         """Return the newest launch of the first stream that may still read a row, 0 if none may."""

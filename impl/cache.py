@@ -107,9 +107,9 @@ class BlockCache(PrefixSharing):
         """
         name = seq if type(seq) is int and -(2**63) <= seq < 2**63 else integer("a sequence name", seq)
         salt = 0 if salt == 0 else integer("a salt", salt)
-        if isinstance(tokens, np.ndarray | Sequence):
-            return self._add_known(name, arguments.token_ids(tokens), salt)
-        count = tokens if type(tokens) is int else integer("the token count", tokens)
+        if type(tokens) is not int:
+            return self._add_by(name, tokens, salt)
+        count = tokens
         tables, pool = self._tables, self._pool
         if name in tables.names.row_of:
             raise Duplicate(f"sequence {name} is live already")
@@ -132,6 +132,12 @@ class BlockCache(PrefixSharing):
         if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return Added(row, blocks)
+
+    def _add_by(self, name: int, tokens: SupportsIndex | Integers, salt: int) -> Added:
+        """Add a sequence by the ids of its tokens, or by a count that isn't Python's own integer."""
+        if isinstance(tokens, np.ndarray | Sequence):
+            return self._add_known(name, arguments.token_ids(tokens), salt)
+        return self.add(name, integer("the token count", tokens), salt)
 
     def fork(self, parent: int, child: int) -> Forked:
         """Start `child` as `parent` is now: its lengths, its blocks (an edge more to each), its launches to wait for.
@@ -169,7 +175,10 @@ class BlockCache(PrefixSharing):
         self._operations += 1
         if not (self._launches.in_flight or pool.shared_edges or pool.copy_readers):
             freed = tables.end_at_once(name, row)
-            pool.let_go(freed)
+            if pool.index is None:
+                pool.give_back(freed)
+            else:
+                pool.let_go(freed)
         else:
             freed = self._drop(row)
             tables.end(name, row, self._launches)

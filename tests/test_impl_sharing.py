@@ -493,6 +493,8 @@ REFUSED: list[tuple[type[Refused], str, tuple[object, ...]]] = [
     (InvalidArgument, "add", (9, np.array([[1, 2]], np.int32))),
     (InvalidArgument, "add", (9, np.array([0.0]))),
     (InvalidArgument, "add", (9, "tokens")),
+    (InvalidArgument, "add", (9, [True, False])),
+    (InvalidArgument, "add", (9, np.ma.masked_array(TEN, TEN > 5))),
     (InvalidArgument, "add", (9, TEN, 0.5)),
     (InvalidArgument, "add", (9, TEN, 2**63)),
     (Duplicate, "publish", ([1, 1], [1, 2], 1)),

@@ -7,6 +7,7 @@ equal positions of forks are told equal ids.
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.refusals import Refused
@@ -154,3 +155,34 @@ def test_whatever_is_asked_for_all_invariants_hold(seed: int) -> None:
     counts = world.cache.counts
     assert counts.free + counts.idle == counts.blocks
     assert world.cache.available == counts.blocks
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_told_together_end_as_rows_told_one_by_one(seed: int) -> None:
+    """Forty rows decode; a clone publishes row by row what the cache publishes in one call."""
+    rng = np.random.default_rng(seed)
+    cache = BlockCache(4000, 2, launches_in_flight=3)
+    for seq in range(40):
+        cache.add(seq, rng.integers(0, 2, rng.integers(1, 9), dtype=np.int32), int(rng.integers(0, 2)))
+    for _ in range(30):
+        live = cache.sequences()
+        planned = [seq for seq in live if cache.lengths(seq).allocated > cache.lengths(seq).launched]
+        counts = [cache.lengths(seq).allocated - cache.lengths(seq).launched for seq in planned]
+        launch = cache.launch(planned, counts)
+        cache.retire(launch.id if rng.random() < 0.6 else cache.in_flight()[0])
+        unknown = [cache.lengths(seq).allocated - cache.lengths(seq).known for seq in live]
+        told = [rng.integers(0, 2, count, dtype=np.int32) for count in unknown]
+        twin = cache.clone()
+        together = cache.publish(live, np.concatenate(told), unknown, 1)
+        alone = [twin.publish([seq], ids, ids.size, 1) for seq, ids in zip(live, told, strict=True)]
+        assert together.blocks.tolist() == [block for each in alone for block in each.blocks.tolist()]
+        assert together.merges.new.tolist() == [block for each in alone for block in each.merges.new.tolist()]
+        assert sorted(together.freed.tolist()) == sorted(block for each in alone for block in each.freed.tolist())
+        assert [cache.block_table(seq).tolist() for seq in live] == [twin.block_table(seq).tolist() for seq in live]
+        assert cache.published().tolist() == twin.published().tolist()
+        cache.check()
+        twin.check()
+        if rng.random() < 0.3:
+            cache.release(live[0])
+            cache.fork(live[1], live[0])
+        cache.extend([seq for seq in cache.sequences() if rng.random() < 0.9])
