@@ -56,7 +56,8 @@ class BlockCache(PrefixSharing):
     with `event_tokens` also the token ids of it.
 
     Requests: `add`, `fork`, `release`. Steps: `extend`, `launch`, `retire`. Sharing: see `PrefixSharing`; views: see
-    `CacheViews`. Also: `clone`, `close`; as a context manager a cache closes its journal, or abandons it where an exception ends the context.
+    `CacheViews`. Also: `clone`, `close`; as a context manager a cache closes its journal, or abandons it where an
+    exception ends the context.
     """
 
     __slots__ = ()
