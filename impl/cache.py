@@ -299,13 +299,13 @@ class BlockCache(PrefixSharing):
     def _drop(self, row: int) -> Int32Array:
         """Drop a sequence's edges and its planned copy; return the blocks that are free now."""
         tables, pool = self._tables, self._pool
-        copy = tables.copies.pop(row, None) if tables.copies else None
         touched = blocks_needed(tables.launched.item(row), self.block_size)
-        if copy is not None:  # its target is the last block that launches could have touched, and none has
+        source = NO_IDS
+        if tables.copying.item(row):  # the target is the last block that launches could have touched, and none has
             tables.copying[row] = False
             touched -= 1
-        source = NO_IDS if copy is None else pool.drop_copy(copy.source)  # before its parent, if it is published
-        freed = pool.drop(tables.blocks(row).astype(np.intp), touched, tables.fences[:, row].tolist())
-        if source.size:
+            source = pool.drop_copy(tables.copies.pop(row).source)  # before its parent, if it is published
+        freed = pool.drop(tables.blocks(row).astype(np.intp), touched, tables.fences_of(row))
+        if source is not NO_IDS:
             freed = np.concatenate((freed, source))
         return freed.astype(np.int32) if freed.size else NO_BLOCKS
