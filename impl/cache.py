@@ -3,10 +3,11 @@
 An engine's step is `extend` (room for the next positions: slot mapping, table edits, copies), `launch` (the device will
 write them and read all before), and later `retire` (the host has learnt that the device did). Requests come by `add` or
 `fork` and leave by `release`, at any time, finished or cancelled. What a launch in flight may touch is given to nobody
-else before that launch has retired: blocks, table rows and the sources of planned copies alike.
+else before that launch has retired: blocks, table rows and the sources of planned copies alike. Prompts that come by
+their token ids begin with what others have computed; that half stands in `prefix_sharing`.
 
 Guarantees: a refused call has changed nothing; its class says why (`refusals`), in the order of the spec's table of
-operations. Held and quarantined blocks are compared with the free stack after each operation; `check()` walks
+operations. Held, idle and quarantined blocks are compared with the free stack after each operation; `check()` walks
 everything. One thread of control: calls must not overlap, and a call that Ctrl-C or a want of memory cuts short may
 leave a state that `check()` refuses: throw such a cache away.
 
@@ -54,8 +55,9 @@ class BlockCache(PrefixSharing):
     `prefix_cache` nothing is published, whatever is told. With `events` the cache notes what is published and evicted,
     with `event_tokens` also the token ids of it.
 
-    Requests: `add`, `fork`, `release`. Steps: `extend`, `launch`, `retire`. Views: see `CacheViews`. Also: `clone`,
-    `close`; as a context manager a cache closes its journal, or abandons it where an exception ends the context.
+    Requests: `add`, `fork`, `release`. Steps: `extend`, `launch`, `retire`. Sharing: see `PrefixSharing`; views: see
+    `CacheViews`. Also: `clone`, `close`; as a context manager a cache closes its journal, or abandons it where an
+    exception ends the context.
     """
 
     __slots__ = ()
@@ -100,10 +102,12 @@ class BlockCache(PrefixSharing):
     # ---- requests ---------------------------------------------------------------------------------------------------
 
     def add(self, seq: int, tokens: SupportsIndex | Integers, salt: int = 0) -> Added:
-        """Start a sequence of `tokens` known tokens (a count, or their ids): a row of ceil(tokens / B) blocks.
+        """Start a sequence of so many tokens, or with these ids: a row of ceil(tokens / B) blocks.
 
-        `salt` keeps tenants apart where prefixes are shared. Refused: `Duplicate`, `Empty`, `TooLong`, `NoSpace`.
-        O(blocks taken).
+        With ids, the longest published prefix under this `salt` (a tenant's; tenants never share) is the row's
+        beginning, up to the last token but one: the first position to compute is hits * B. A count hits nothing; the
+        sequence may be told its ids by `publish`. Refused: `Duplicate`, `Empty`, `TooLong`, `NoSpace`.
+        O(blocks taken + ids).
         """
         name = seq if type(seq) is int and -(2**63) <= seq < 2**63 else integer("a sequence name", seq)
         salt = 0 if salt == 0 else integer("a salt", salt)
@@ -295,13 +299,13 @@ class BlockCache(PrefixSharing):
     def _drop(self, row: int) -> Int32Array:
         """Drop a sequence's edges and its planned copy; return the blocks that are free now."""
         tables, pool = self._tables, self._pool
-        copy = tables.copies.pop(row, None) if tables.copies else None
         touched = blocks_needed(tables.launched.item(row), self.block_size)
-        if copy is not None:  # its target is the last block that launches could have touched, and none has
+        source = NO_IDS
+        if tables.copying.item(row):  # the target is the last block that launches could have touched, and none has
             tables.copying[row] = False
             touched -= 1
-        source = NO_IDS if copy is None else pool.drop_copy(copy.source)  # before its parent, if it is published
-        freed = pool.drop(tables.blocks(row).astype(np.intp), touched, tables.fences[:, row].tolist())
-        if source.size:
+            source = pool.drop_copy(tables.copies.pop(row).source)  # before its parent, if it is published
+        freed = pool.drop(tables.blocks(row).astype(np.intp), touched, tables.fences_of(row))
+        if source is not NO_IDS:
             freed = np.concatenate((freed, source))
         return freed.astype(np.int32) if freed.size else NO_BLOCKS

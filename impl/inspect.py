@@ -157,7 +157,7 @@ def fingerprint(
     """Return all state on which future behaviour depends, renamed.
 
     Left out, since it can't influence what happens: which row a sequence has, rows and fences that have retired, how
-    many operations there have been, the last batch resolved, hashes. Token ids and salts are names, too: who knows how
+    many operations there have been, the last batch resolved. Token ids and salts are names, too: who knows how
     many is told, and which block is published behind which.
     """
     launches = pool.launches

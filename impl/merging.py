@@ -130,7 +130,7 @@ class RowsToPublish:
         length = tables.blocks(row).size
         if columns[-1] == length - 1:
             tables.tail[row] = found[-1]
-        self.freed.append(pool.drop(old, old.size, tables.fences[:, row].tolist()))
+        self.freed.append(pool.drop(old, old.size, tables.fences_of(row)))
         self.merges += zip([name] * found.size, columns.tolist(), old.tolist(), found.tolist(), strict=True)
         edited = np.arange(length) if moves else columns
         self.edits.append((np.full(edited.size, row), edited))

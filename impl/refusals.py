@@ -12,19 +12,19 @@ class Refused(Exception):  # noqa: N818  (a refusal, in the words of the spec; n
 
 
 class Duplicate(Refused):
-    """The sequence name is already in use, or stands twice in one batch."""
+    """The name of a sequence, or of a pin, is already in use; or it stands twice in one batch."""
 
 
 class Unknown(Refused):
-    """No live sequence has this name."""
+    """No live sequence, or pin, has this name."""
 
 
 class Empty(Refused):
-    """A sequence must start with at least one token."""
+    """A sequence must start with at least one token, and a pin hold at least one block."""
 
 
 class BadCount(Refused):
-    """A count is below 1, or more positions are launched than are planned."""
+    """A count is below 1, more than is planned or allocated; or there is no such retention class."""
 
 
 class TooLong(Refused):
@@ -32,7 +32,7 @@ class TooLong(Refused):
 
 
 class NoSpace(Refused):
-    """Not enough blocks are available now; quarantined blocks do not count."""
+    """Not enough blocks are available now; what waits for launches does not count."""
 
 
 class Busy(Refused):

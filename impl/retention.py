@@ -23,7 +23,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import IndexArray, grown
+from .arrays import NO_IDS, IndexArray, grown
 
 CLASSES = 4
 FIRST_CAPACITY = 64
@@ -101,8 +101,8 @@ class Retention:
 
     def pop(self, count: int) -> IndexArray:
         """Take out the `count` blocks to be evicted next, of at least so many; return them in order. O(count)."""
-        popped = [self._pop(0, min(count, self._logs[0].size))]
-        left = count - popped[0].size
+        popped: list[IndexArray] = []
+        left = count
         while left:
             level = next(level for level, log in enumerate(self._logs) if log.size)
             several = min(left, self._logs[0].size) if level == 0 else 1  # above 0, parents may fall in between
@@ -111,7 +111,7 @@ class Retention:
             if level:
                 self._forget(popped[-1].item(), level)
         self.size -= count
-        return popped[0] if len(popped) == 1 else np.concatenate(popped)
+        return popped[0] if len(popped) == 1 else np.concatenate((NO_IDS, *popped))
 
     def order(self) -> list[int]:
         """Return all evictable blocks, class by class, next to be evicted first. O(entries)."""
@@ -148,7 +148,7 @@ class Retention:
             found.append(window[holding])
             left -= holding.size
             log.head = end
-        ids = found[0] if len(found) == 1 else np.concatenate((self._place[:0], *found))
+        ids = found[0] if len(found) == 1 else np.concatenate((NO_IDS, *found))
         self._place[ids] = NOWHERE
         log.size -= count
         return ids

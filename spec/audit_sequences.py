@@ -1,4 +1,7 @@
-"""Live sequences, as the audit keeps them, and how it says that a line did what the spec refuses."""
+"""Live sequences, as the audit keeps them, and how it says that a line did what the spec refuses.
+
+What a sequence knows of prefixes is kept with it, since it comes and goes with it.
+"""
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence

@@ -135,21 +135,24 @@ class PrefixAuditor:
                 sequence.row[index] = found
                 sequence.unread.add(found)
                 self.have_merged = True
-            elif self._is_held_behind_another(sequence, index):
+            elif self._is_had_behind_another(sequence, index):
                 break
             else:
                 prefixes.publish(own, parent, sequence.salt, tokens, retention)
                 published.append(own)
             sequence.settled = index + 1
 
-    def _is_held_behind_another(self, sequence: Tracked, index: int) -> bool:
-        """Whether another sequence has a block behind another one. O(1), unless it is shared and rows have merged."""
+    def _is_had_behind_another(self, sequence: Tracked, index: int) -> bool:
+        """Whether another sequence has a block, or is to copy it, behind another one. O(1), unless rows have merged."""
         own = sequence.row[index]
-        if not (index and self.have_merged) or self.blocks.holders[own] == 1:
+        if not (index and self.have_merged) or (self.blocks.holders[own] == 1 and own not in self.blocks.readers):
             return False
-        here = sequence.row[index - 1 : index + 1]
-        rows = (other.row[index - 1 : index + 1] for other in self.sequences.values())
-        return any(row[-1:] == [own] and row != here for row in rows)
+        parent = sequence.row[index - 1]
+        for other in self.sequences.values():
+            has_it = other.row[index : index + 1] == [own] or (other.copy and other.copy.source == own)
+            if has_it and other.row[index - 1] != parent:
+                return True
+        return False
 
     def _let_go_of_duplicate(self, merge: Merge) -> None:
         """Drop the edge of a row to the block that it was pointed away from; launches of its may still read it."""

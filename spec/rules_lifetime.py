@@ -12,7 +12,10 @@ from .state import Launch, LaunchId, before, planned_copies
 
 @rule("R-LIFE-1")
 def no_early_reuse(step: Step) -> Lines:
-    """No block is allocatable, free or evictable, while a launch in flight reads or writes it."""
+    """No block is allocatable while a launch in flight reads or writes it.
+
+    Allocatable is what is free or evictable.
+    """
     allocatable = step.new.free | step.new.evictable.keys()
     for launch in step.new.launches:
         early = allocatable & (launch.reads.keys() | launch.writes.keys())

@@ -66,8 +66,8 @@ def publish(state: State, rows: Telling, retention: int = 0, choice: Outcome | N
     A row is published in the state that the rows before it have left. From its first block on: one that is published
     stays; one whose key is not in the index is published, in this retention class (0 to 3: a higher one is evicted
     later); one whose key is there under another block is merged into that. The row ends at a block that a fork of the
-    sequence holds behind another one, since only one of the two has merged: whoever holds a published block holds its
-    parent. A sequence that began under older weights learns its ids and publishes nothing.
+    sequence holds, or is to copy, behind another one, since only one of the two has merged: whoever holds a published
+    block holds its parent. A sequence that began under older weights learns its ids and publishes nothing.
 
     The caller tells the truth: of one content always one id, whichever sequences share it (`moves.possible`).
 
@@ -108,7 +108,7 @@ def _publish_row(state: State, name: Name, retention: int) -> Result:
         if there:
             state = _merge(state, name, index, there)
             merges.append(Merge(name, index, own, there.block))
-        elif _is_held_behind_another(state, sequence, index):
+        elif _is_had_behind_another(state, sequence, index):
             break
         else:
             entry = Published(own, sequence.text[index * size : (index + 1) * size], retention)
@@ -134,14 +134,16 @@ def _merge(state: State, name: Name, index: int, there: Published) -> State:
     return hold(state, (there.block,))._replace(sequences={**state.sequences, name: merged})
 
 
-def _is_held_behind_another(state: State, sequence: Sequence, index: int) -> bool:
-    """Whether another sequence has the block at this index behind another block: a fork that has not merged yet.
+def _is_had_behind_another(state: State, sequence: Sequence, index: int) -> bool:
+    """Whether another sequence has the block at this index, or is to copy it, behind another block: one has merged.
 
-    It would hold a published block and not its parent, which could not be evicted then without losing the child.
+    It would hold or read a published block and not hold its parent, which could not be evicted without losing it.
     """
-    here = sequence.row[: index + 1][-2:]
-    others = [other.row[: index + 1][-2:] for other in state.sequences.values()]
-    return any(other != here and other[-1] == here[-1] for other in others)
+    if not index:
+        return False
+    own, parent = sequence.row[index], sequence.row[index - 1]
+    others = [other for other in state.sequences.values() if other.row[index - 1 : index] not in {(parent,), ()}]
+    return any(own in other.row or (other.copy is not None and other.copy.source == own) for other in others)
 
 
 def _compare(choice: Outcome, right: Outcome) -> None:

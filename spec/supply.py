@@ -7,9 +7,8 @@ when no block is free (`Supply`). Whoever finds it first holds it again (`hold`)
 Eviction keeps the index reachable: what is taken is a *leaf*, a block without published child, since a chain is looked
 up from its first block. A block counts for as much as the most precious that it leads to, so of the leaves one of the
 lowest retention class goes first; within a class the one that has been idle longest. A parent does not leave its wait
-before its children, which any device work that reads them reads as well (but for a planned copy of a child whose
-sequence was merged elsewhere above: rare, and the reason why it is said). So whatever is evictable can be evicted, leaf
-by leaf, and `available` is a plain count: free + evictable.
+before its children: device work that reads them reads it as well, unless their row was merged above them since. So
+whatever is evictable can be evicted, leaf by leaf, and what is available is a plain count: free + evictable.
 
 Sources: radix-tree prefix caching with leaf-first LRU eviction, Zheng et al., "SGLang: Efficient Execution of
 Structured Language Model Programs" (2024); deferred reuse behind completion, Fraser, "Practical lock-freedom" (2004).
@@ -110,15 +109,16 @@ def discharge(state: State, choice: Outcome | None) -> Result:
     Which ones is the implementation's choice between these bounds: a fence may stand for younger launches than those
     that truly touch a block, so an implementation may free a little late, and never early.
     """
-    allowed = _untouched(state)
+    touching = touched(state)
+    allowed = _untouched(state, touching)
     oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
     due = {block for block in allowed if state.quarantine[block] < oldest}
     freed = choice.freed if choice else frozenset(allowed)
     if not freed <= state.quarantine.keys():
         wrong = sorted(freed - state.quarantine.keys())
         raise Broken("R-OWN-3", f"blocks {wrong} became free and were not in quarantine")
-    if not freed <= allowed:
-        raise Broken("R-LIFE-1", f"blocks {sorted(freed - allowed)} became free while device work may touch them")
+    if early := freed & touching:
+        raise Broken("R-LIFE-1", f"blocks {sorted(early)} became free while device work may touch them")
     if not due <= freed:
         raise Broken("R-LIFE-4", f"blocks {sorted(due - freed)} are due and did not become free")
     if parents := freed & _leading_to(state, state.quarantine.keys() - freed):
@@ -132,9 +132,9 @@ def discharge(state: State, choice: Outcome | None) -> Result:
     )
 
 
-def _untouched(state: State) -> set[Block]:
+def _untouched(state: State, touching: set[Block]) -> set[Block]:
     """Return the waiting blocks that no device work may touch, and no published block that they lead to."""
-    waiting = state.quarantine.keys() - touched(state)
+    waiting = state.quarantine.keys() - touching
     return waiting - _leading_to(state, state.quarantine.keys() - waiting)
 
 

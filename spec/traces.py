@@ -208,6 +208,8 @@ def _simpler(operation: Any) -> Iterator[Any]:
         yield operation._replace(tokens=tokens - 1 if isinstance(tokens, int) else tokens[:-1])
     if isinstance(operation, Add | Pin):
         yield operation._replace(salt=0)
+        if isinstance(operation, Add):
+            yield operation._replace(tokens=operation.length)
         if not isinstance(operation.tokens, int):
             yield from (operation._replace(tokens=plainer) for plainer in _plainer(operation.tokens))
     if isinstance(operation, Publish):

@@ -22,8 +22,9 @@ from pagedkv.spec.state import Config
 
 
 class Faulty(Implementation):
-    """The sound manager, with a fault planted in one of its parts."""
+    """The sound manager, with a fault planted in one of its parts; those of sharing are in `planted_sharing_faults`."""
 
+    shares_prefixes = False
     pool: type[BlockPool] = BlockPool
     tables: type[BlockTables] = BlockTables
     launches: type[LaunchLog] = LaunchLog

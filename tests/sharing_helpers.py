@@ -11,6 +11,15 @@ def prompt(tokens: int, first: int = 0) -> Int32Array:
     return np.arange(first, first + tokens, dtype=np.int32)
 
 
+TEN = prompt(10)  # of 4 tokens each two full blocks and a half
+NO_TOKENS = prompt(0)
+
+
+def made(blocks: int = 8, **options: bool) -> BlockCache:
+    """Return a cache of blocks of 4 tokens."""
+    return BlockCache(blocks, 4, prefix_cache=options.get("prefix_cache", True), events=options.get("events", False))
+
+
 def compute(cache: BlockCache, seq: int, tokens: Int32Array, salt: int = 0) -> Added:
     """Add a prompt, and have launched and retired what it doesn't hit."""
     added = cache.add(seq, tokens, salt)

@@ -68,7 +68,8 @@ def test_a_run_ends_drained(operations: int) -> None:
         asked(seed, Plan(Watched, operations=operations))
         state = Watched.latest.state
         assert (state.sequences, state.launches, state.quarantine) == ({}, (), {})
-        assert len(state.free) == state.config.blocks
+        assert not state.pins
+        assert len(state.free) + len(state.evictable) == state.config.blocks
 
 
 def test_drawn_worlds_are_small_and_of_every_size() -> None:
@@ -98,10 +99,13 @@ def test_completions_come_in_every_way() -> None:
 
 
 def test_every_operation_fires_and_every_refusal_is_met() -> None:
-    """The table of operations: 18 reasons in all."""
+    """The table of operations: 18 reasons without sharing, 6 more with it."""
+    alone = fuzz(Plan(Reference, sharing=False), runs=60)
+    assert set(alone.fired) == {"add", "extend", "fork", "launch", "execute", "retire", "release"}
+    assert len(alone.refused) == 4 + 5 + 3 + 4 + 1 + 1
     tally = fuzz(Plan(Reference), runs=60)
-    assert set(tally.fired) == {"add", "extend", "fork", "launch", "execute", "retire", "release"}
-    assert len(tally.refused) == 4 + 5 + 3 + 4 + 1 + 1
+    assert set(tally.fired) == {*alone.fired, "publish", "pin", "unpin", "clear"}
+    assert len(tally.refused) == len(alone.refused) + 3 + 2 + 1
     assert tally.refusals("retire") == {"UnknownLaunch": tally.refused["retire", "UnknownLaunch"]}
 
 

@@ -23,6 +23,8 @@ from pagedkv.spec.scheduler_alphabet import REFUSALS as SCHEDULER_REFUSALS
 
 from checkout import ROOT, commands, fenced, modules, table, tracked
 from test_planted_faults import CONTENTS, LOCK_STEP
+from test_planted_sharing_faults import CONTENTS as SHARED_CONTENTS
+from test_planted_sharing_faults import LOCK_STEP as SHARED
 from test_scheduler_lock_step import FAULTS
 
 SPEC = "spec/README.md"
@@ -118,8 +120,11 @@ def test_the_table_of_operations_is_that_of_the_code() -> None:
 
 def test_the_table_of_rules_is_that_of_the_code() -> None:
     found: dict[str, list[str]] = {name: [] for name in RULES}
-    for fault, expected in (*LOCK_STEP.items(), *CONTENTS.items()):
-        found[expected.rule].append(f"`{fault.__name__}` {expected.length}")
+    planted = [(e.rule, f"`{fault.__name__}` {e.length}") for fault, e in (*LOCK_STEP.items(), *CONTENTS.items())]
+    planted += [(e.rule, f"`{fault.__name__}` {e.length}") for fault, e in (*SHARED.items(), *SHARED_CONTENTS.items())]
+    for rule_name, words in dict.fromkeys(planted):
+        if rule_name in found:  # CRASH is none
+            found[rule_name].append(words)
     right = []
     for rule in RULES.values():
         on = ", ".join(KINDS[kind] for kind in rule.on or ()) if set(rule.on or KINDS) != set(KINDS) else "all"

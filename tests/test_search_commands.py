@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from pagedkv.bench.command_line import run
+from pagedkv.spec.alphabet import KINDS
 
 from hostile_managers import MARKS
 
@@ -118,7 +119,7 @@ def test_fuzz_of_one_seed_is_one_run(capsys: Captured) -> None:
     assert again | {"seconds": 0} == facts | {"seconds": 0}
     assert rows(out) == {
         operation: (f"{facts['fired'][operation]:,}", in_words(facts["refused"][operation]))
-        for operation in ("add", "extend", "fork", "launch", "execute", "retire", "release")
+        for operation in KINDS.values()
     }
     assert facts["operations"] == sum(facts["fired"].values()) + sum(
         sum(met.values()) for met in facts["refused"].values()
