@@ -21,16 +21,18 @@ from pagedkv.bench.show_sources import film_of_counterexample
 from pagedkv.bench.targets import load_target
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec.alphabet import (
-    KINDS,
-    SHARING,
     Add,
+    Clear,
     Execute,
     Extend,
     Fork,
     Operation,
+    Pin,
+    Publish,
     Release,
     Retire,
     Submit,
+    Unpin,
     from_json,
     to_json,
 )
@@ -139,8 +141,6 @@ def _journal_of(config: Config, told: list[Told], path: Path) -> Path | None:
     done = [(step.operation, step.offered) for step in told if isinstance(step.offered, Outcome)]
     if not done or any(isinstance(operation, Add) and not outcome.blocks for operation, outcome in done):
         return None
-    if any(KINDS[type(operation)] in SHARING for operation, _ in done):
-        return None
     with JournalWriter(
         path, blocks=config.blocks, block_size=config.block_size, streams=config.streams, launches=config.launches
     ) as writer:
@@ -153,8 +153,9 @@ def _journal_of(config: Config, told: list[Told], path: Path) -> Path | None:
 
 def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, launches: int) -> None:
     match operation:
-        case Add(name):
-            writer.add(name, operation.length, list(outcome.blocks))
+        case Add(name, tokens, salt):
+            ids = () if isinstance(tokens, int) else tokens
+            writer.add(name, operation.length, [*outcome.blocks], tokens=ids, salt=salt, hits=outcome.hits)
         case Extend(rows):
             writer.extend([n for n, _ in rows], [c for _, c in rows], list(outcome.blocks), list(outcome.copies))
         case Fork(parent, child):
@@ -168,6 +169,22 @@ def _journal(writer: JournalWriter, operation: Operation, outcome: Outcome, laun
             writer.release(name, sorted(outcome.freed))
         case Execute():
             pass
+        case _:
+            _journal_sharing(writer, operation, outcome)
+
+
+def _journal_sharing(writer: JournalWriter, operation: Publish | Pin | Unpin | Clear, outcome: Outcome) -> None:
+    freed = sorted(outcome.freed)
+    match operation:
+        case Publish(rows, retention):
+            told = [[*tokens] for _, tokens in rows]
+            writer.publish([n for n, _ in rows], told, retention, [*outcome.published], outcome.merges, freed)
+        case Pin(handle, tokens, salt):
+            writer.pin(handle, [*tokens], salt, [*outcome.hits])
+        case Unpin(handle):
+            writer.unpin(handle, freed)
+        case Clear():
+            writer.clear(freed)
 
 
 def load(path: Path, other: str | None = None) -> tuple[Finding, str]:

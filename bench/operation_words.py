@@ -26,6 +26,8 @@ def outcome_in_words(operation: Operation, offered: Outcome | Refused | None, mo
 
 
 def _decisions(operation: Operation, outcome: Outcome, most: int | None) -> Iterable[str]:
+    if outcome.hits:
+        yield f"hit {_list(outcome.hits, most)}"
     if outcome.blocks:
         yield f"took {_list(outcome.blocks, most)}"
     for copy in outcome.copies[:most]:
@@ -33,6 +35,10 @@ def _decisions(operation: Operation, outcome: Outcome, most: int | None) -> Iter
     if outcome.launch:
         after = f" after {_list(sorted(outcome.after), most)}" if outcome.after else ""
         yield f"#{outcome.launch}{after}"
+    if outcome.published:
+        yield f"published {_list(outcome.published, most)}"
+    for merge in outcome.merges[:most]:
+        yield f"merged block {merge.old} into {merge.new} for {merge.sequence}"
     if outcome.freed or isinstance(operation, Release | Retire):
         yield f"freed {_list(sorted(outcome.freed), most) or 'nothing'}"
 

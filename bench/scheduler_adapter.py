@@ -112,6 +112,10 @@ class _View(Implementation):
         self.device_table = {row: self.cache.block_table(name).tolist() for name, row, _ in self.cache.live()}
         return super().observe()
 
+    def fingerprint(self, naming: Naming) -> Hashable:
+        """Return what the cache hides; sequences have their own names here."""
+        return self.cache.fingerprint(naming.blocks, naming.sequences, lambda launch: naming.launches.get(launch, 0))
+
 
 class ImplementedScheduler(Scheduler):
     """`pagedkv.impl.scheduler.Scheduler` behind the drivers' protocol."""

@@ -1,9 +1,10 @@
 """The heart of the picture: a row a block, a column a step, each cell as the block stands after that step.
 
 Free is blank. A block that one sequence holds has that sequence's colour; a shared one has a band for each of up to
-three holders; one in quarantine has the colour of its last holder, hatched. Names stand in the cells where there is
-room, and a dot tells a shared block where there is none. A copy-on-write is an arrow from source to target at the step
-that planned it. The step that breaks a rule is framed, and the blocks that it takes or frees are crossed out.
+three holders; one in quarantine has the colour of its last holder, hatched, an idle one dotted. Names stand in the
+cells where there is room, and a dot tells a shared block where there is none. A copy-on-write is an arrow from source
+to target at the step that planned it. The step that breaks a rule is framed, and the blocks that it takes or frees are
+crossed out.
 """
 
 from collections import defaultdict
@@ -19,6 +20,7 @@ from pagedkv.bench.show_runs import NOBODY, Run, colours, edges, last_number, ru
 
 BANDS_MAX = 3
 HATCH = "/////"
+IDLE_HATCH = "...."
 INK = "#222222"
 WRONG = "#CC0022"
 LABEL_POINTS = 7
@@ -59,8 +61,9 @@ def draw_grid(axes: Axes, film: Film, step_inches: float, row_inches: float) -> 
 
 
 def _bands(cell: Cell, of_holder: dict[Holder, str]) -> list[Style]:
-    if cell.standing is Standing.QUARANTINED:
-        return [(_pale(of_holder[cell.holders[0]] if cell.holders else NOBODY), HATCH)]
+    if cell.standing in {Standing.QUARANTINED, Standing.IDLE}:
+        hatch = HATCH if cell.standing is Standing.QUARANTINED else IDLE_HATCH
+        return [(_pale(of_holder[cell.holders[0]] if cell.holders else NOBODY), hatch)]
     return [(of_holder[holder], "") for holder in cell.holders[:BANDS_MAX]] or [(NOBODY, "")]
 
 

@@ -18,10 +18,10 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from pagedkv.spec.alphabet import Add, Extend, Fork, Operation, Release
+from pagedkv.spec.alphabet import Add, Clear, Extend, Fork, Operation, Pin, Publish, Release, Unpin
 from pagedkv.spec.audit import Auditor
 from pagedkv.spec.operations import Outcome
-from pagedkv.spec.state import Block, Config, LaunchId, Name
+from pagedkv.spec.state import Block, Config, Handle, LaunchId, Name
 
 
 class Standing(StrEnum):
@@ -31,16 +31,17 @@ class Standing(StrEnum):
     HELD = "held"  # by one sequence
     SHARED = "shared"  # by several
     QUARANTINED = "quarantined"  # by none, and device work may still touch it
+    IDLE = "idle"  # by none, and published: a later prompt may find it
 
 
-Holder = str  # a sequence's name; `3.2` is the second sequence that is called 3
+Holder = str  # a sequence's name; `3.2` is the second sequence that is called 3; `pin 7`
 
 
 class Cell(NamedTuple):
     """One block at one moment."""
 
     standing: Standing
-    holders: tuple[Holder, ...]  # in the order in which they came; of a block in quarantine, the one that left last
+    holders: tuple[Holder, ...]  # in the order in which they came; of a block without any, the one that left last
     since: int  # the line or step after which it was first like this; 0: from the start
     why: str  # what keeps it from being free; nothing where it is free
 
@@ -54,6 +55,7 @@ class Tally(NamedTuple, Generic[T]):
     held: T
     shared: T
     quarantined: T
+    idle: T
     in_flight: T
 
 
@@ -103,6 +105,7 @@ class History:
         self._holders: dict[Block, dict[Holder, None]] = {}  # an ordered set a block
         self._left_by: dict[Block, Holder] = {}  # of blocks that nobody holds, but that somebody held
         self._since: dict[Block, int] = {}
+        self._pins: dict[Handle, tuple[Block, ...]] = {}
         self._shared = 0  # blocks, not edges
         self._number = 0
         self._taken: tuple[Block, ...] = ()
@@ -111,11 +114,13 @@ class History:
         """Take an operation that was done, in line `number`, with what was decided in it."""
         sequences = self._auditor.sequences
         leaving = sequences.get(operation.name) if isinstance(operation, Release) else None
+        fenced = self._fenced() if isinstance(operation, Clear) else ()
         self._auditor.step(operation, outcome)
+        self._since.update(dict.fromkeys(fenced, number))  # quarantined from now on
         self._number, self._taken = number, outcome.blocks
         match operation:
             case Add(name):
-                self._hold(outcome.blocks, self._called.begin(name))
+                self._hold((*outcome.hits, *outcome.blocks), self._called.begin(name))
             case Extend(rows) if outcome.blocks:
                 for copy in outcome.copies:
                     self._drop([copy.source], self._called[copy.sequence])
@@ -125,23 +130,50 @@ class History:
                 self._hold(sequences[child].row, self._called.begin(child))
             case Release(name) if leaving:
                 self._drop(leaving.row, self._called[name])
+            case Publish() | Pin() | Unpin() | Clear():
+                self._step_sharing(operation, outcome)
             case _:
                 pass
-        self._since.update(dict.fromkeys(outcome.freed, number))
+        evictable = self._auditor.blocks.prefixes.evictable  # idle blocks, as they were before
+        self._since.update({block: number for block in outcome.freed if block not in evictable})
+
+    def _step_sharing(self, operation: Publish | Pin | Unpin | Clear, outcome: Outcome) -> None:
+        match operation:
+            case Publish():
+                for merge in outcome.merges:
+                    self._drop([merge.old], self._called[merge.sequence])
+                    self._hold([merge.new], self._called[merge.sequence])
+            case Pin(handle):
+                self._pins[handle] = outcome.hits
+                self._hold(outcome.hits, f"pin {handle}")
+            case Unpin(handle):
+                self._drop(self._pins.pop(handle), f"pin {handle}")
+            case Clear():
+                for handle, blocks in self._pins.items():
+                    self._drop(blocks, f"pin {handle}")
+                self._pins.clear()
 
     def cell(self, block: Block) -> Cell:
         """Look at a block. O(its holders and what keeps it)."""
-        since = self._since.get(block, 0)
-        if block in self._auditor.blocks.quarantine:
-            return Cell(Standing.QUARANTINED, (self._left_by[block],), since, self._auditor.blocks.why(block))
+        since, blocks = self._since.get(block, 0), self._auditor.blocks
+        if block in blocks.quarantine or block in blocks.prefixes.evictable:
+            standing = Standing.IDLE if block in blocks.prefixes.nodes else Standing.QUARANTINED
+            return Cell(standing, (self._left_by[block],), since, blocks.why(block))
         holders = tuple(self._holders.get(block, ()))
         return cell_of_holders(holders, since)
 
     def tally(self) -> Tally[int]:
-        """Count. O(1)."""
-        quarantined = len(self._auditor.blocks.quarantine)
-        held = len(self._holders) - self._shared
-        return Tally(held, self._shared, quarantined, len(self._auditor.launches.in_flight))
+        """Count. O(1); where blocks are published, O(those that wait)."""
+        blocks = self._auditor.blocks
+        fenced = len(self._fenced())
+        idle = fenced + len(blocks.prefixes.evictable)
+        held, quarantined = len(self._holders) - self._shared, len(blocks.quarantine) - fenced
+        return Tally(held, self._shared, quarantined, idle, len(self._auditor.launches.in_flight))
+
+    def _fenced(self) -> set[Block]:
+        """Return the idle blocks that device work may still touch."""
+        blocks = self._auditor.blocks
+        return blocks.quarantine.keys() & blocks.prefixes.nodes.keys() if blocks.prefixes.nodes else set()
 
     def in_flight(self) -> dict[LaunchId, Any]:
         """Return the launches in flight, oldest first."""
@@ -182,7 +214,7 @@ def cell_of_holders(holders: tuple[Holder, ...], since: int) -> Cell:
     """Return the cell of a block that is not in quarantine."""
     if not holders:
         return Cell(Standing.FREE, (), since, "")
-    words = " and ".join(f"sequence {holder}" for holder in holders)
+    words = " and ".join(holder if holder.startswith("pin") else f"sequence {holder}" for holder in holders)
     if len(holders) == 1:
         return Cell(Standing.HELD, holders, since, f"{words} holds it")
     return Cell(Standing.SHARED, holders, since, f"{words} hold it")

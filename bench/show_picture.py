@@ -142,8 +142,8 @@ def _heading(film: Film, columns: int) -> list[str]:
     if film.sampled:
         most = [max(series, default=0) for series in film.counts]
         lines.append(
-            f"At most at once: {most[0]:,} held by one, {most[1]:,} shared, {most[2]:,} quarantined; "
-            f"{most[3]:,} launches in flight. {len(film.copies):,} copies."
+            f"At most at once: {most[0]:,} held by one, {most[1]:,} shared, {most[2]:,} quarantined, {most[3]:,} idle; "
+            f"{most[4]:,} launches in flight. {len(film.copies):,} copies."
         )
     return [part for line in lines for part in textwrap.wrap(line, columns)]
 

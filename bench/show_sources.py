@@ -8,7 +8,7 @@ a block free that a launch still reads, or a row that names another's block. The
 manager that shows nothing of itself but block tables is drawn from those; its quarantine, if it has one, can't be seen.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from pagedkv.spec.alphabet import Add, Extend
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.moves import possible
 from pagedkv.spec.refusals import Broken
-from pagedkv.spec.state import Block, LaunchId, Name
+from pagedkv.spec.state import Block, Handle, LaunchId, Name
 from pagedkv.spec.traces import Finding
 from pagedkv.spec.world import World
 
@@ -132,8 +132,8 @@ class Stage:
     def tally(self) -> Tally[int]:
         """Count."""
         standings = [cell.standing for cell in self._cells.values()]
-        held, shared, waiting = (standings.count(each) for each in list(Standing)[1:])
-        return Tally(held, shared, waiting, len(self._world.state.launches))
+        held, shared, waiting, idle = (standings.count(each) for each in list(Standing)[1:])
+        return Tally(held, shared, waiting, idle, len(self._world.state.launches))
 
     def in_flight(self) -> dict[LaunchId, Any]:
         """Return the launches in flight, oldest first."""
@@ -157,22 +157,35 @@ class Stage:
         for name in rows.keys() - self._live:
             self._called.begin(name)
         self._live = set(rows)
-        holders: dict[Block, dict[Holder, None]] = {}
-        for name, row in rows.items():
-            for block in row:
-                holders.setdefault(block, {})[self._called[name]] = None
+        holders = self._holders(rows, shown.pins if shown else {})
         pool = range(manager.first_block, manager.first_block + self.config.blocks)
         cells = {
             block: cell_of_holders(tuple(holders.get(block, ())), 0) for block in {**dict.fromkeys(pool), **holders}
         }
         for block in shown.quarantined if shown else ():
             cells[block] = Cell(Standing.QUARANTINED, self._last_holders.get(block, ()), 0, self._what_keeps(block))
+        for block in shown.idle if shown else ():
+            cells[block] = Cell(
+                Standing.IDLE, self._last_holders.get(block, ()), 0, self._touching(block) or "evictable"
+            )
         for block, cell in cells.items():
             if shown and cell.standing is Standing.FREE and block not in shown.free:
                 cells[block] = Cell(Standing.HELD, (), 0, "no row names it, and the manager does not have it as free")
             elif cell.standing is Standing.FREE and (touching := self._touching(block)):
                 cells[block] = cell._replace(why=f"free, though {touching}")
         return cells
+
+    def _holders(
+        self, rows: Mapping[Name, Iterable[Block]], pins: Mapping[Handle, Iterable[Block]]
+    ) -> dict[Block, dict[Holder, None]]:
+        """Return who holds each block that a row names or a pin holds: sequences first."""
+        held = [(self._called[name], row) for name, row in rows.items()]
+        held += [(f"pin {handle}", blocks) for handle, blocks in pins.items()]
+        holders: dict[Block, dict[Holder, None]] = {}
+        for holder, blocks in held:
+            for block in blocks:
+                holders.setdefault(block, {})[holder] = None
+        return holders
 
     def _what_keeps(self, block: Block) -> str:
         copies = [each.copy for each in self._world.state.sequences.values() if each.copy]

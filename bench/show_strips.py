@@ -15,14 +15,19 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from pagedkv.bench.show_film import Film, Flight
-from pagedkv.bench.show_grid import BANDS_MAX, CHARACTER_INCHES, HATCH, INK, LABEL_POINTS, WRONG
+from pagedkv.bench.show_grid import BANDS_MAX, CHARACTER_INCHES, HATCH, IDLE_HATCH, INK, LABEL_POINTS, WRONG
 from pagedkv.bench.show_runs import COLOURS, last_number
 
 LANES_MAX = 12
 AREA_POINTS_MAX = 600
 LETTERS = {"add": "A", "extend": "E", "fork": "F", "launch": "L", "execute": "X", "retire": "R", "release": "-"}
+LETTERS |= {"publish": "P", "pin": "I", "unpin": "U", "clear": "C"}
 STREAM_GREYS = ("#E4E4E4", "#C4C4C4", "#F4F4F4", "#D4D4D4")
-AREA_STYLES = (("#99AABB", ""), ("#445566", "..."), ("#FFFFFF", HATCH))  # held, shared, quarantined
+AREA_STYLES = (("#99AABB", ""), ("#445566", "..."), ("#FFFFFF", HATCH), ("#DDEEDD", IDLE_HATCH))  # as in `Tally`
+HELD_BY_NONE = {
+    "quarantined": (HATCH, "quarantined: held by none, and device work may touch it"),
+    "idle": (IDLE_HATCH, "idle: held by none, and published"),
+}
 WORDS_LINE_INCHES = 0.13
 WORDS_MAX = 44  # characters a line, where words stand upright
 
@@ -80,8 +85,8 @@ def draw_launches(axes: Axes, film: Film, rows: list[Lane], step_inches: float) 
 
 
 def draw_areas(axes: Axes, film: Film) -> None:
-    """Stack how many blocks are held, shared and quarantined over all steps; where steps are many, means of them."""
-    numbers, series = _means(film, film.counts[:3])
+    """Stack how many blocks are held, shared, quarantined, idle over all steps; where steps are many, means of them."""
+    numbers, series = _means(film, film.counts[:4])
     bottom = np.zeros_like(numbers)
     for values, (colour, hatch) in zip(series, AREA_STYLES, strict=True):
         axes.fill_between(
@@ -108,7 +113,7 @@ def draw_areas(axes: Axes, film: Film) -> None:
 
 def draw_in_flight(axes: Axes, film: Film) -> None:
     """Draw how many launches are in flight, where they are too many to be drawn one by one."""
-    numbers, (values,) = _means(film, film.counts[3:])
+    numbers, (values,) = _means(film, film.counts[4:])
     axes.fill_between(numbers, values, facecolor="#C4C4C4", edgecolor=INK, linewidth=0.5, step="post")
     axes.set_ylim(0, max(float(values.max(initial=1.0)) * 1.15, 1.0))
     axes.set_ylabel("launches\nin flight", fontsize=LABEL_POINTS)
@@ -155,9 +160,11 @@ def legend_handles(film: Film) -> list[Artist]:
     if "shared" in standings:
         bands = f"• or a+b: shared, a band for each holder (up to {BANDS_MAX})"
         handles.append(Line2D([], [], marker="o", color=INK, linestyle="", markersize=4, label=bands))
-    if "quarantined" in standings:
-        label = "quarantined: held by none, and device work may touch it (colour: its last holder)"
-        handles.append(Patch(facecolor="#DDDDDD", edgecolor="#555555", hatch=HATCH, label=label))
+    handles += [
+        Patch(facecolor="#DDDDDD", edgecolor="#555555", hatch=hatch, label=f"{words} (colour: its last holder)")
+        for standing, (hatch, words) in HELD_BY_NONE.items()
+        if standing in standings
+    ]
     if film.copies and film.step_stride == 1:
         handles.append(Line2D([], [], marker=r"$\downarrow$", color=INK, linestyle="", label="copy-on-write, planned"))
     if film.executions:
@@ -165,7 +172,7 @@ def legend_handles(film: Film) -> list[Artist]:
             Line2D([], [], marker="v", color=INK, linestyle="", markersize=4, label="executed by the device")
         )
     if film.sampled:
-        words = ("held by one", "shared", "quarantined")
+        words = ("held by one", "shared", "quarantined", "idle")
         handles += [
             Patch(facecolor=face, hatch=hatch, edgecolor="#333333", linewidth=0.3, label=f"counts: {word}")
             for word, (face, hatch) in zip(words, AREA_STYLES, strict=True)

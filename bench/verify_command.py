@@ -20,6 +20,7 @@ from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import Plan, fuzz
 from pagedkv.spec.machine import hunt
 from pagedkv.spec.moves import Scope
+from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.scheduler_drivers import SchedulerPlan
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config
@@ -59,6 +60,7 @@ def verify_command(
         _exhaustive,
         _exhaustive_pairs,
         _exhaustive_contents,
+        _exhaustive_sharing,
         _hypothesis,
         _random_lock_step,
         _random_contents,
@@ -123,6 +125,13 @@ def _exhaustive_contents(share: float, seed: int) -> Checked:  # noqa: ARG001  (
     """Walk a smaller world by contents alone."""
     scope = Scope(Config(2, 1, 2, 2), sequences=2, tokens=2, rows=1)
     return _walk("exhaustive, contents alone", Settings(scope, Implementation, lock_step=False), share)
+
+
+def _exhaustive_sharing(share: float, seed: int) -> Checked:  # noqa: ARG001  (the signature is the protocol's)
+    """Walk a small world with prefixes shared."""
+    sharing = Sharing(letters=1, salts=1, retentions=1, pins=1)
+    scope = Scope(Config(2, 1, 1, 1), sequences=2, tokens=2, rows=1, sharing=sharing)
+    return _walk("exhaustive, prefixes shared", Settings(scope, Implementation), share)
 
 
 def _hypothesis(share: float, seed: int) -> Checked:

@@ -65,7 +65,7 @@ def write_journal(path: Path, seed: int) -> None:
         managers.append(manager)
         return manager
 
-    tally = run(Plan(journaled, operations=OPERATIONS), seed)
+    tally = run(Plan(journaled, operations=OPERATIONS, sharing=True), seed)
     managers[0].cache.close()
     if tally.finding:
         raise tally.finding.broken

@@ -27,7 +27,8 @@ def shape(
     """
     sequences = [state.sequences[name] for name in order]
     roots = {sequence.root for sequence in sequences}
-    if not (state.prefixes or state.weights) and len(roots) <= 1 and not any(told(state, s.text) for s in sequences):
+    all_alike = len(roots) <= 1 and all(root.weights == state.weights for root in roots)
+    if all_alike and not state.prefixes and not any(told(state, s.text) for s in sequences):
         return (), []
     now = {root for root in (*roots, *(key.root for key in state.prefixes)) if root.weights == state.weights}
     trees = sorted(_Tree(state, order, root).shape((), blocks, contents) for root in now)

@@ -2,18 +2,24 @@
 
     {"journal":"pagedkv","version":1,"blocks":40000,"block_size":16,"streams":2,"discipline":"fence","launches":64}
     {"op":"add","seq":3,"n":374,"out":[9,8]}
+    {"op":"add","seq":4,"n":3,"tokens":[5,6,7],"salt":7,"hits":[5],"out":[9]}
     {"op":"extend","seqs":[3,5],"counts":[2,1],"out":[77],"copies":[[5,9,77,3]]}
     {"op":"fork","parent":3,"child":6}
     {"op":"launch","id":7,"rows":[3,5],"counts":[2,1],"stream":1,"after":[6]}
     {"op":"retire","id":7,"freed":[4]}
     {"op":"release","seq":3}
+    {"op":"publish","seqs":[4],"tokens":[[8]],"retention":1,"published":[9],"merged":[[4,0,2,5]],"freed":[2]}
+    {"op":"pin","pin":1,"tokens":[5,6],"salt":7,"hits":[5]}
+    {"op":"unpin","pin":1,"freed":[5]}
+    {"op":"clear","freed":[5]}
     {"op":"end","lines":123456,"digest":"..."}
 
 A line is an operation of the alphabet with the choices that the manager made: `out` are blocks taken, in order of
 taking; a copy is (sequence, source, target, extent); `after` are launches that must have executed before; `freed` are
-blocks that became free. Empty fields, counts of 1 and stream 0 may be left out. `launches` is the limit of launches in
-flight; left out, there is none. Refused operations are no transitions; executions are the device's, and the host cannot
-see them. Sequence names are the writer's, any integer of 64 bits.
+blocks that became free, or evictable where they are published; `hits` are blocks found in the index; a merge is
+(sequence, place in its row, its own block, the published one). Empty fields, counts of 1 and zeros may be left out.
+`launches` is the limit of launches in flight; left out, there is none. Refused operations are no transitions;
+executions are the device's, and the host cannot see them. Sequence names are the writer's, any integer of 64 bits.
 
 The last line has the number of lines before it and their digest: BLAKE2b, 256 bits, in hexadecimal, over all bytes
 before it, line ends included. So a line altered, lost or added anywhere is found at the latest there.

@@ -5,6 +5,10 @@ To put your own manager under test, subclass `Manager` and give `add`, `extend`,
 
     pagedkv fuzz --target your_package.your_module:YourManager
 
+A manager with a prefix cache says `shares_prefixes = True` and gives `add_prompt`, which may begin a sequence with
+blocks that it finds; `publish` tells it token ids and when blocks may be found from then on, `pin`, `unpin` and `clear`
+are asked for where they are given. Its hits are judged by their contents, as everything is.
+
 The class (or a function that returns an instance) is called as `YourManager(config)`, with a `Config` of `blocks`
 (usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the
 limit of launches in flight).

@@ -18,6 +18,7 @@ from .moves_sharing import (
     fresh_names,
     is_true,
     odd_sharing_move,
+    salts,
     sharing_moves,
     texts,
 )
@@ -52,7 +53,10 @@ def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
     fresh = [name for name in names if name not in state.sequences][:1]  # names not in use are alike
     stranger = scope.sequences + 1
     too_long = scope.config.blocks * scope.config.block_size + 1
-    yield from (Add(name, count) for name in fresh for count in (*range(scope.tokens + 1), too_long))
+    under = salts(state, scope.sharing) if scope.sharing else [0]
+    yield from (
+        Add(name, count, salt) for name in fresh for count in (*range(scope.tokens + 1), too_long) for salt in under
+    )
     yield from (Add(name, 1) for name in live)
     yield from (Fork(parent, child) for parent, child in product(live, (*live[:1], *fresh)))
     yield Fork(stranger, stranger)

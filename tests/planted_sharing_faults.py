@@ -13,7 +13,6 @@ from pagedkv.impl.arrays import NO_IDS
 from pagedkv.impl.block_pool import BlockPool
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.merging import RowsToPublish
-from pagedkv.impl.prefix_hash import PrefixHash
 from pagedkv.impl.prefix_index import PrefixIndex
 from pagedkv.impl.retention import Retention
 from pagedkv.spec.state import Config
@@ -27,12 +26,11 @@ class SharingFaulty(Faulty):
     shares_prefixes = True
     index: type[PrefixIndex] = PrefixIndex
     retention: type[Retention] = Retention
-    hash: type[PrefixHash] = PrefixHash
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         index = (self.cache._sharing or self.cache._start_sharing()).index
-        index.__class__, index.hash.__class__ = self.index, self.hash
+        index.__class__ = self.index
         retention = self.cache._pool.retention
         assert retention is not None
         retention.__class__ = self.retention
@@ -64,11 +62,11 @@ class OtherTenantsHit(SharingFaulty):
         __slots__ = ()
 
         def match(self, tokens: Any, limit: int, salt: int) -> Any:
-            for other in {salt, *self.salts[self.published].tolist()}:
-                hits, hashes = super().match(tokens, limit, other)
+            for other in (salt, *self.salts[self.published].tolist()):
+                hits = super().match(tokens, limit, other)
                 if hits.size:
-                    return hits, hashes
-            return super().match(tokens, limit, salt)
+                    break
+            return hits
 
 
 class WholePromptHit(SharingFaulty):
@@ -169,11 +167,9 @@ class MergedUnmapped(SharingFaulty):
         def publish(self, *arguments: Any) -> Any:
             merge = RowsToPublish._merge
 
-            def forgetful(self: Any, place: int, at: int, found: Any) -> int:
-                row = merge(self, place, at, found)
-                self.tables.table[row, self.cells.columns[at : at + found.size]] = self.cells.blocks[
-                    at : at + found.size
-                ]
+            def forgetful(self: Any, place: int, first: int, old: Any, found: Any) -> int:
+                row = merge(self, place, first, old, found)
+                self.tables.table[row, first : first + old.size] = old
                 return row
 
             with mock.patch.object(RowsToPublish, "_merge", forgetful):
@@ -206,37 +202,26 @@ class IdleHitCountedTwice(SharingFaulty):
                 return super()._room(*arguments)
 
 
-class _OneHash(PrefixHash):
-    """Every prefix has the same hash."""
-
-    __slots__ = ()
-
-    def chain(self, pages: Any, before: int, depth: int = 0) -> Any:
-        return np.zeros_like(super().chain(pages, before, depth))
-
-    def chains(self, *arguments: Any) -> Any:
-        return np.zeros_like(super().chains(*arguments))
-
-
 class DigestTrusted(SharingFaulty):
-    """Equal hashes are taken for equal tokens; and here all are equal."""
-
-    hash = _OneHash
+    """What is found at a place of the index is believed: its tokens are not compared."""
 
     class index(PrefixIndex):  # noqa: N801  (named as the attribute that it is)
-        """Compare nothing but parents."""
+        """Take any block behind the same parent for the one that was asked for."""
 
         __slots__ = ()
 
-        def _walk(self, pages: Any, hashes: list[int], parent: int, salt: int) -> Any:
-            del pages
+        def child(self, parent: int, salt: int, page: Any) -> int:
+            del page
+            if parent:
+                return self._successors.item(parent)
+            return next((block for (root, _), block in self._roots.items() if root == salt), 0)
+
+        def find(self, pages: Any, parent: int, salt: int) -> Any:
             chain: list[int] = []
-            for prefix_hash in hashes:
-                same = [block for block in self.candidates(prefix_hash) if self.parents.item(block) == parent]
-                same = [block for block in same if parent or self.salts.item(block) == salt]
-                if not same:
+            for page in pages:
+                parent = self.child(parent, salt, page)
+                if not parent:
                     break
-                parent = same[0]
                 chain.append(parent)
             return np.array(chain, np.intp)
 
@@ -270,12 +255,4 @@ class RetentionIgnored(SharingFaulty):
             super().publish(ids, 0)
 
 
-class CollidingHashes(SharingFaulty):
-    """No fault: all hashes are equal, and nothing rests on them."""
-
-    hash = _OneHash
-
-
-SHARING_FAULTS: tuple[type[SharingFaulty], ...] = tuple(
-    fault for fault in SharingFaulty.__subclasses__() if fault is not CollidingHashes
-)
+SHARING_FAULTS: tuple[type[SharingFaulty], ...] = tuple(SharingFaulty.__subclasses__())

@@ -107,16 +107,6 @@ def test_fuzz_finds_two_of_them_soon(fault: type[faults.SharingFaulty]) -> None:
     assert fuzz(Plan(fault), seed=0, runs=30).finding is not None
 
 
-def test_nothing_rests_on_hashes() -> None:
-    """With one hash for all prefixes every look-up compares tokens, parents and salts, and the answers are right."""
-    tally = fuzz(Plan(faults.CollidingHashes), seed=0, runs=12)
-    assert tally.finding is None
-    assert tally.fired["publish"] > 200
-    report = walk(faults.CollidingHashes, shared(letters=2, salts=2), lock_step=True)
-    assert report.broken is None
-    assert report.complete
-
-
 def test_the_sound_manager_passes_where_the_faults_are_found() -> None:
     report = walk(Implementation, shared(letters=2, pins=1), lock_step=True)
     assert report.broken is None

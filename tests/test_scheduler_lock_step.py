@@ -112,6 +112,15 @@ def test_a_small_world_holds_to_its_end(name: str, factory: SchedulerFactory) ->
     assert report.holes() == []
 
 
+@pytest.mark.parametrize("chosen", [TWO_AHEAD, SHARED], ids=["two steps ahead", "prefixes"])
+def test_a_small_world_holds_with_what_the_cache_hides(chosen: Scope) -> None:
+    """States are told apart by the hidden state of our cache, too: there are more of them."""
+    plain, pairs = (explore(SchedulerSettings(chosen, ImplementedScheduler, pairs)) for pairs in (False, True))
+    assert pairs.broken is None, pairs.broken
+    assert pairs.complete
+    assert pairs.states > plain.states
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize(
     "chosen",

@@ -1,0 +1,118 @@
+"""Prefix sharing in lock-step and by contents: the implementation by lot, and traces that were found so, pinned."""
+
+from collections import Counter
+
+import pytest
+from pagedkv.bench.adapter import Implementation
+from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Pin, Publish, Release, Retire, Submit, Unpin
+from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.lock_step import LockStep
+from pagedkv.spec.manager import Factory
+from pagedkv.spec.operations import Outcome
+from pagedkv.spec.reference import Reference
+from pagedkv.spec.refusals import Broken, Reason, Refused
+from pagedkv.spec.state import Config
+from pagedkv.spec.traces import Case, tell
+
+
+def done(launch: int, *rows: tuple[int, int]) -> tuple[Operation, ...]:
+    """Return a launch from its submission to its end."""
+    return Submit(rows), Execute(launch), Retire(launch)
+
+
+# Sequence 0 publishes block 1. Sequence 1 computes the same in block 2, and block 3; its fork is cancelled while a
+# launch reads both. 1 is merged into block 1 and publishes 3 behind it. When 1 leaves, the launch still reads 3, and
+# nothing reads 1; but 1 may not be evictable before 3.
+PARENT_WAITS = (
+    *(Add(0, (5,)), *done(1, (0, 1)), Publish(((0, ()),)), Release(0)),
+    *(Add(1, 2), *done(2, (1, 2)), Fork(1, 2), Extend(((2, 1),)), Submit(((2, 1),)), Release(2)),
+    *(Publish(((1, (5, 6)),)), Release(1), Execute(3), Retire(3), Add(3, 4)),
+)
+
+# Sequences 0 and 2 both have block 1, which 2 published; then, in one batch, 0 publishes the block behind it, and 2 is
+# to be merged into that, since it stands later in the batch, though 0 has more to look at.
+EARLIER_ROW_FIRST = (
+    *(Add(0, 2), Submit(((0, 2),)), Fork(0, 3), Fork(0, 2), Execute(1), Extend(((3, 2), (2, 2))), Retire(1)),
+    *(Submit(((3, 2), (2, 1))), Release(0), Fork(3, 0), Execute(2), Retire(2), *done(3, (2, 1))),
+    *(Publish(((0, (0,)), (2, (0, 0)))), Publish(((0, (0, 0, 0)), (2, (0, 0))))),
+)
+
+PINNED = {
+    "a parent waits for its child": (Config(5, 1, 1, 2), PARENT_WAITS),
+    "an earlier row of a batch first": (Config(6, 2, 2, 1), EARLIER_ROW_FIRST),
+}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_a_pinned_trace_holds_in_the_spec(name: str) -> None:
+    config, trace = PINNED[name]
+    told, broken = tell(Case(config, Reference), trace)
+    assert broken is None
+    assert [step.operation for step in told] == [*trace]
+    assert not any(isinstance(step.offered, Refused) for step in told)
+
+
+@pytest.mark.xfail(strict=True, reason="two faults of the implementation, found by these drivers, not mended yet")
+@pytest.mark.parametrize("name", PINNED)
+def test_a_pinned_trace_holds(name: str) -> None:
+    config, trace = PINNED[name]
+    assert tell(Case(config, Implementation), trace)[1] is None
+
+
+@pytest.mark.parametrize("factory", [Reference, Implementation], ids=["spec", "impl"])
+@pytest.mark.parametrize("lock_step", [True, False], ids=["lock-step", "contents alone"])
+def test_sound_managers_pass_by_lot(factory: Factory, *, lock_step: bool) -> None:
+    tally = fuzz(Plan(factory, lock_step=lock_step), seed=0, runs=16)
+    assert tally.finding is None
+    assert min(tally.fired[kind] for kind in ("publish", "pin", "unpin", "clear")) > 10
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("lock_step", [True, False], ids=["lock-step", "contents alone"])
+def test_the_implementation_passes_for_long(*, lock_step: bool) -> None:
+    tally = fuzz(Plan(Implementation, lock_step=lock_step), seed=50_000, runs=1500)
+    assert tally.finding is None
+
+
+def test_what_is_to_be_met_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs by lot hit idle, fenced and held blocks, merge, evict, and build chains of several blocks."""
+    met: Counter[str] = Counter()
+    step = LockStep.step
+
+    def watched(self: LockStep, operation: Operation) -> Outcome | Refused:
+        old = self.state
+        decided = step(self, operation)
+        if isinstance(decided, Outcome):
+            met["evicted"] += sum(block in old.evictable for block in decided.blocks)
+            met["idle hits"] += sum(block in old.evictable for block in decided.hits)
+            met["fenced hits"] += sum(block in old.quarantine for block in decided.hits)
+            met["hits"] += len(decided.hits)
+            met["merges"] += len(decided.merges)
+            met["chains"] += any(len(key.tokens) > 2 * old.config.block_size for key in old.prefixes)
+        return decided
+
+    monkeypatch.setattr(LockStep, "step", watched)
+    assert fuzz(Plan(Reference), seed=0, runs=60).finding is None
+    assert min(met[what] for what in ("evicted", "idle hits", "fenced hits", "hits", "merges", "chains")) > 10, met
+
+
+class SharesWithoutSaying(Reference):
+    """A black box whose hits are right; it says nothing else of itself."""
+
+    def observe(self) -> None:  # type: ignore[override]
+        return None
+
+
+def test_a_black_box_is_judged_by_its_hits() -> None:
+    assert fuzz(Plan(SharesWithoutSaying, lock_step=False), seed=0, runs=16).finding is None
+
+
+def test_a_refusal_to_let_a_pin_go_is_a_fault() -> None:
+    class Keeps(SharesWithoutSaying):
+        def unpin(self, handle: int) -> Outcome:
+            raise Refused(Reason.BUSY, f"pin {handle}")
+
+    trace = (Add(1, (5,)), *done(1, (1, 1)), Publish(((1, ()),)), Pin(1, (5,)), Unpin(1))
+    broken = tell(Case(Config(2, 1, 1, 1), Keeps, lock_step=False), trace)[1]
+    assert isinstance(broken, Broken)
+    assert broken.rule == "R-OWN-4"
