@@ -66,6 +66,8 @@ def dropped_once(step: Step) -> Lines:
         expected = {(merge.sequence, merge.old) for merge in step.decided.merges}
     if dropped != expected:
         yield f"edges dropped {sorted(dropped)}, to be dropped {sorted(expected)}"
+    if not step.old.pins:
+        return
     unpinned = {handle for handle, blocks in step.old.pins.items() if step.new.pins.get(handle) != blocks}
     due = {step.operation.handle} if isinstance(step.operation, Unpin) else set()
     if unpinned != (set(step.old.pins) if isinstance(step.operation, Clear) else due):

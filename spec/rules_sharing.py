@@ -64,8 +64,8 @@ def _chain(state: State, root: Root, tokens: Tokens) -> list[Block]:
 @rule("R-HASH-2")
 def tokens_not_digests(step: Step) -> Lines:
     """An equal digest is not equal content: who holds a published block knows, as far as it knows, just its tokens."""
-    keys = {entry.block: key for key, entry in step.new.prefixes.items()}
-    if keys:
+    if step.new.prefixes:
+        keys = {entry.block: key for key, entry in step.new.prefixes.items()}
         size = step.new.config.block_size
         for name, sequence in step.new.sequences.items():
             for index, block in enumerate(sequence.row):
@@ -84,6 +84,8 @@ def index_and_blocks_agree(step: Step) -> Lines:
     One block a key and one key a block: so the index never has more entries than there are blocks.
     """
     old, new = step.old.prefixes, step.new.prefixes
+    if not (old or new):
+        return
     blocks = [entry.block for entry in new.values()]
     if len(set(blocks)) < len(blocks):
         yield f"a block is published twice: {blocks}"
@@ -147,7 +149,7 @@ def other_weights_other_epoch(step: Step) -> Lines:
         yield f"the weights are of epoch {weights}, and blocks of others are in the index"
     if weights != step.old.weights + isinstance(step.operation, Clear):
         yield f"{step.operation} took the weights from epoch {step.old.weights} to {weights}"
-    for name, sequence in step.new.sequences.items():
+    for name, sequence in step.new.sequences.items() if step.new.sequences is not step.old.sequences else ():
         root = step.old.sequences[name].root if name in step.old.sequences else sequence.root
         if sequence.root != root or sequence.root.weights > weights:
             yield f"{step.operation} made the root of sequence {name} {sequence.root}"
@@ -158,11 +160,14 @@ def other_weights_other_epoch(step: Step) -> Lines:
 @rule("R-EVICT-1")
 def only_idle_blocks_are_evicted(step: Step) -> Lines:
     """What is evicted had no holder but the index and no launch or planned copy to touch it, and no block was free."""
-    published = {entry.block for entry in step.new.prefixes.values()}
-    for block in step.new.evictable:
-        if block not in published or block in _touched(step.new):
-            yield f"block {block} is evictable and not published, or device work touches it"
     evicted = [block for block in step.taken if block not in step.old.free]
+    if not (evicted or step.new.evictable):
+        return
+    published = {entry.block for entry in step.new.prefixes.values()}
+    touched = set(_touched(step.new))
+    for block in step.new.evictable:
+        if block not in published or block in touched:
+            yield f"block {block} is evictable and not published, or device work touches it"
     if evicted:
         hits = step.decided.hits if isinstance(step.decided, Outcome) else ()
         if not set(evicted) <= step.old.evictable.keys() - set(hits):
@@ -180,8 +185,9 @@ def _touched(state: State) -> Iterator[Block]:
 @rule("R-EVICT-2")
 def children_before_parents(step: Step) -> Lines:
     """Children go before parents, of the leaves one of the lowest class, idle for longest: what stays is reachable."""
-    size = step.new.config.block_size
-    by_key = step.new.prefixes
+    size, by_key = step.new.config.block_size, step.new.prefixes
+    if not (step.old.prefixes or by_key):
+        return
     for key, entry in by_key.items():
         parent = by_key.get(key._replace(tokens=key.tokens[:-size]))
         if parent is None and len(key.tokens) > size:
@@ -233,9 +239,9 @@ def remapped_before_released(step: Step) -> Lines:
 @rule("R-COW-4")
 def published_is_immutable(step: Step) -> Lines:
     """A published block is immutable: what its slots hold stays, and nothing that would write it is launched."""
-    published = {entry.block for entry in step.new.prefixes.values()}
-    if not published:
+    if not step.new.prefixes:
         return
+    published = {entry.block for entry in step.new.prefixes.values()}
     if isinstance(step.operation, Execute):
         for block in published:
             if step.new.memory[block] != step.old.memory[block]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 
-from pagedkv.spec.alphabet import Add, apply
+from pagedkv.spec.alphabet import Add, Execute, Fork, Publish, Retire, Submit, apply
 from pagedkv.spec.canonical import canonical
 from pagedkv.spec.moves import Scope, all_moves, draw_move, possible
 from pagedkv.spec.moves_sharing import Sharing, texts
@@ -150,3 +150,24 @@ def test_texts_are_those_that_go_on_from_what_there_is_and_one_new() -> None:
         (1, (0,)),
         (1, (0, 0)),
     ]
+
+
+def test_no_driver_tells_two_ids_of_one_content() -> None:
+    """Nor after a merge has given the contents of one sequence other names, while its fork still has the old ones."""
+    told = 0
+    for seed in range(20):
+        before: dict[tuple[int, int], int] = {}
+        for state in reachable(seed, Config(5, 2, 1, 2), 120):
+            now = {(epoch, at): token for epoch, ids in state.ids.items() for at, token in ids.items()}
+            assert now.items() >= before.items()
+            told += len(now) > len(before)
+            before = now
+    assert told > 100
+    merged = (Add(1, (5, 6)), Add(2, 2), Submit(((1, 2), (2, 2))), Execute(1), Retire(1), Fork(2, 3))
+    state = initial(Config(5, 2, 1, 2))
+    for operation in (*merged, Publish(((1, ()),)), Publish(((2, (5, 6)),))):
+        assert possible(state, operation)
+        state, outcome = apply(state, operation)
+    assert outcome.merges
+    assert not possible(state, Publish(((3, (5, 7)),)))  # it is told of what 2 was told of
+    assert possible(state, Publish(((3, (5, 6)),)))
