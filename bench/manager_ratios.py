@@ -206,10 +206,10 @@ def measure_sharing() -> list[Line]:
         floor_us, manager_us = medians_us(floor, manager, turns, calls)
         lines.append(Line(case, floor_us, manager_us, manager_us / floor_us, target, "x hash"))
 
-    ratio("hit 2,048 tokens + release", HashFloor(HIT).hash, FullHit().add_release, 1, 400, 10)
+    ratio("hit 2,048 tokens + release", HashFloor(HIT).hash, FullHit().add_release, 1, 2000, 2)
     new, evicting = NewPrompts(400), NewPrompts(400, evicting=True)
-    ratio("add + publish + release 1,024, no hit", HashFloor(PROMPT).hash, new.serve, 1.5, 400)
-    ratio("the same, evicting 64 blocks", HashFloor(PROMPT).hash, evicting.serve, 2.5, 400)
+    ratio("add + publish + release 1,024, no hit", HashFloor(PROMPT).hash, new.serve, 1.5, 4000)
+    ratio("the same, evicting 64 blocks", HashFloor(PROMPT).hash, evicting.serve, 2.5, 4000)
     few_us, many_us = medians_us(Eviction(1000).replace, Eviction(100_000).replace, 400, 10)
     lines.append(Line("evict 1 of 100,000 leaves, of 1,000", few_us, many_us, many_us / few_us, 1.2, "x of 1,000"))
     floor_us, publish_us = medians_us(FloorDecode(2000).extend, DecodePublish(2000, STEPS).publish, STEPS)

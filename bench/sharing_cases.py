@@ -7,6 +7,7 @@ published; that is no part of sharing, so those calls say themselves how long th
 """
 
 import hashlib
+import itertools
 import time
 
 import numpy as np
@@ -49,22 +50,24 @@ class FullHit:
 
 
 class NewPrompts:
-    """Prompts that nobody has computed: each is added, computed, published and released.
+    """Prompts that are not published: each is added, computed, published and released.
 
-    The pool has room for all of them, or, where they are `evicting`, is full of blocks of earlier ones.
+    The pool has room for so many, and is emptied when it is full; or, where they are `evicting`, it stays full, and
+    each prompt takes the place of an earlier one.
     """
 
     def __init__(self, prompts: int, *, evicting: bool = False) -> None:
         self.cache = BlockCache(prompts * PROMPT // BLOCK_SIZE, BLOCK_SIZE)
-        self.prompts = list(_prompts(2 * prompts, PROMPT))
+        self.prompts = itertools.cycle(_prompts(2 * prompts, PROMPT))
+        self.evicting = evicting
         for _ in range(prompts):  # so that all memory has been used once
             self.serve()
-        if not evicting:
-            self.cache.clear()
 
     def serve(self) -> float:
         """Serve one prompt; return the seconds that its add, publish and release took."""
-        cache, prompt = self.cache, self.prompts.pop()
+        cache, prompt = self.cache, next(self.prompts)
+        if not self.evicting and not cache.counts.free:
+            cache.clear()
         start = time.perf_counter()
         cache.add(7, prompt)
         added = time.perf_counter()

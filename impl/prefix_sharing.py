@@ -80,7 +80,7 @@ class PrefixSharing(CacheViews):
         least = amounts if isinstance(amounts, int) else int(amounts.min(initial=0))
         if told != ids.size or least < 0:
             raise InvalidArgument(f"{shown(ids.size)} token ids are given, and counts that say {shown(told)}")
-        retention = integer("a retention", retention)
+        retention = retention if type(retention) is int else integer("a retention", retention)
         sharing = self._sharing or self._start_sharing()
         batch = self._tables.names.resolve(names)
         publication = publish(self._tables, self._pool, sharing, batch, ids, amounts, retention)
@@ -233,7 +233,13 @@ class PrefixSharing(CacheViews):
 
     def _start_sharing(self) -> Sharing:
         """Make what sharing needs; sequences that are live were told counts, without a salt."""
-        index = self._pool.start_sharing(self.block_size, self._event_log)
+        try:
+            index = self._pool.start_sharing(self.block_size, self._event_log)
+        except (MemoryError, ValueError):  # numpy says the one or the other, by how far it is
+            size = f"{self.blocks} blocks of {self.block_size}"
+            raise InvalidArgument(
+                f"no memory for the token ids of {size}: share no prefixes, or ask for less"
+            ) from None
         self._sharing = Sharing(index, self._tables.start_sharing(0 if self._prefix_cache else NEVER))
         return self._sharing
 
