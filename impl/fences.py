@@ -23,7 +23,7 @@ LARGEST_INT32 = 2**31 - 1
 class Fences:
     """Fences of blocks 0 to `blocks`, on every stream of a launch log.
 
-    Written: `set_row`, `raise_to`, `merge`. Read: `late`, `equal`, `of`, `pending`.
+    Written: `set_row`, `raise_to`, `merge`, `cover`. Read: `late`, `equal`, `of`, `pending`.
     """
 
     __slots__ = ("_base", "launches", "newest", "newest_held")
@@ -58,6 +58,11 @@ class Fences:
                 relative = np.maximum(fences[stream] - self._base_for(stream, fence), 0)
                 self.newest_held = max(self.newest_held, fence)
                 np.maximum.at(self.newest[stream], ids, relative.astype(np.int32))
+
+    def cover(self, chain: IndexArray) -> None:
+        """Raise each block's fences to at least those of the blocks behind it in a chain. O(chain)."""
+        for fences in self.newest:
+            fences[chain] = np.maximum.accumulate(fences[chain[::-1]])[::-1]
 
     def late(self, ids: IndexArray, stream: int) -> tuple[NDArray[np.bool_], list[int]]:
         """Return which blocks a launch in flight on a stream may touch, and the distinct launches. O(ids)."""

@@ -8,10 +8,15 @@ A row's published blocks are its first ones, and a chain of the index; so whoeve
 Forks could break that: of two that share blocks, one merges the first of them and publishes the second, which the
 other holds behind its own first. Such a block is left unpublished until the other has merged, too.
 
+A parent is not evictable before its child (R-EVICT-2): its fences are never below the child's. Whoever leaves from here
+on raises both. But what had held the child and left before, it held behind another block, perhaps; so what is published
+hands its fences up the chain.
+
 Decoding rows, each with one block of its own behind a block that has no child yet, are published together, in a dozen
-passes: nobody can have such a key. Other rows go one by one, in the order given. Cost: O(blocks); a row that goes by
-itself costs some 30 passes over its blocks. Considered: to merge the rows of
-all siblings at once (rows that nobody spoke of would change, and all rows would have to be searched).
+passes: nobody can have such a key, but for rows between them that go by themselves. Those go in the order given, and
+what stands before them is published before them. Cost: O(blocks); a row that goes by itself costs some 30 passes over
+its blocks. Considered: to merge the rows of all siblings at once (rows that nobody spoke of would change, and all rows
+would have to be searched).
 """
 
 import numpy as np
@@ -53,20 +58,39 @@ class RowsToPublish:
         blocks = self.tables.table[self.rows, self.first].astype(np.intp)
         parents = self.tables.table[self.rows, self.first - 1].astype(np.intp)
         plain = self._plain(blocks, parents)
-        self.sharing.index.insert_leaves(blocks[plain], parents[plain])
-        self._retain(blocks[plain])
-        self.sharing.knowledge.published[self.rows[plain]] = self.reach[plain]
         if plain.all():
+            self._publish_leaves(plain.nonzero()[0], blocks, parents)
             return Publication(blocks.astype(np.int32), NO_MERGES, NO_EDITS, NO_BLOCKS)
+        together, begin = plain.nonzero()[0], 0
         for place in (~plain).nonzero()[0].tolist():
+            end = int(np.searchsorted(together, place))
+            self._publish_leaves(together[begin:end], blocks, parents)
             self._publish_row(place)
-        self.published |= {place: [blocks.item(place)] for place in plain.nonzero()[0].tolist()}
+            begin = end
+        self._publish_leaves(together[begin:], blocks, parents)
         return Publication(
             np.array([block for _, row in sorted(self.published.items()) for block in row], np.int32),
             _merges(self.merges),
             self._edits(),
             np.concatenate((NO_BLOCKS, *self.freed)).astype(np.int32),
         )
+
+    def _publish_leaves(self, places: IndexArray, blocks: IndexArray, parents: IndexArray) -> None:
+        """Publish the one block of each of these rows, but of those whose parent has got a child meanwhile."""
+        if not places.size:
+            return
+        still = self.sharing.index.childless(parents[places])
+        for place in places[~still].tolist():
+            self._publish_row(place)
+        places = places[still]
+        leaves, rows, reach = blocks[places], self.rows[places], self.reach[places]
+        self.sharing.index.insert_leaves(leaves, parents[places])
+        self._retain(leaves)
+        self.sharing.knowledge.published[rows] = reach
+        self.published |= dict(zip(places.tolist(), leaves[:, None].tolist(), strict=True))
+        if self.pool.fences.newest_held >= self.pool.launches.oldest:
+            for row, end in zip(rows.tolist(), reach.tolist(), strict=True):
+                cover_chain(self.tables, self.pool, row, end)
 
     def _plain(self, blocks: IndexArray, parents: IndexArray) -> NDArray[np.bool_]:
         """Return which rows have one block to publish, of theirs alone, with a key that nobody has or will have."""
@@ -106,6 +130,7 @@ class RowsToPublish:
                 self._retain(blocks)
                 self.published[place] = blocks.tolist()
                 first = reach
+                cover_chain(self.tables, self.pool, row, reach)
         self.sharing.knowledge.published[row] = first
 
     def _held_behind_others(self, block: int, column: int, parent: int) -> bool:
@@ -141,6 +166,12 @@ class RowsToPublish:
             return NO_EDITS
         rows, columns = (np.concatenate(column) for column in zip(*self.edits, strict=True))
         return Edits(rows.astype(np.int32), columns.astype(np.int32), self.tables.table[rows, columns])
+
+
+def cover_chain(tables: BlockTables, pool: BlockPool, row: int, reach: int) -> None:
+    """Give the first `reach` blocks of a row fences no older than those of the blocks behind them. O(reach)."""
+    if pool.fences.newest_held >= pool.launches.oldest:  # else they have all retired
+        pool.fences.cover(tables.table[row, :reach].astype(np.intp))
 
 
 def _merges(merges: list[tuple[int, int, int, int]]) -> Merges:

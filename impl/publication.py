@@ -19,7 +19,7 @@ from .arrays import NO_BLOCKS, IndexArray, Int32Array, Int64Array, cells
 from .block_pool import BlockPool
 from .block_tables import BlockTables
 from .inspect import lengths, pending_of
-from .merging import RowsToPublish
+from .merging import RowsToPublish, cover_chain
 from .names import Batch
 from .prefix_index import PrefixIndex
 from .refusals import BadCount
@@ -90,6 +90,7 @@ def _publish_one(
             index.insert_chain(blocks, parent, salt)
             assert pool.retention is not None
             pool.retention.publish(blocks, retention)
+            cover_chain(tables, pool, row, reach)
             knowledge.published[row] = reach
             return Publication(tables.table[row, first:reach].copy(), NO_MERGES, NO_EDITS, NO_BLOCKS)
     whole = np.zeros(1, np.intp), np.array([first]), np.array([reach])

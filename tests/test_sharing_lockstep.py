@@ -29,6 +29,13 @@ PARENT_WAITS = (
     *(Publish(((1, (5, 6)),)), Release(1), Execute(3), Retire(3), Add(3, 4)),
 )
 
+# The same, but 1 is merged before its fork is launched and cancelled, and publishes block 3 after that.
+PARENT_WAITS_THOUGH_MERGED_BEFORE = (
+    *(Add(0, (5,)), *done(1, (0, 1)), Publish(((0, ()),)), Release(0)),
+    *(Add(1, 2), *done(2, (1, 2)), Fork(1, 2), Publish(((1, (5,)),)), Extend(((2, 1),)), Submit(((2, 1),))),
+    *(Release(2), Publish(((1, (6,)),)), Release(1), Execute(3), Retire(3), Add(3, 4)),
+)
+
 # Sequences 0 and 2 both have block 1, which 2 published; then, in one batch, 0 publishes the block behind it, and 2 is
 # to be merged into that, since it stands later in the batch, though 0 has more to look at.
 EARLIER_ROW_FIRST = (
@@ -39,6 +46,7 @@ EARLIER_ROW_FIRST = (
 
 PINNED = {
     "a parent waits for its child": (Config(5, 1, 1, 2), PARENT_WAITS),
+    "a parent waits, though it was merged before": (Config(5, 1, 1, 2), PARENT_WAITS_THOUGH_MERGED_BEFORE),
     "an earlier row of a batch first": (Config(6, 2, 2, 1), EARLIER_ROW_FIRST),
 }
 
@@ -52,7 +60,6 @@ def test_a_pinned_trace_holds_in_the_spec(name: str) -> None:
     assert not any(isinstance(step.offered, Refused) for step in told)
 
 
-@pytest.mark.xfail(strict=True, reason="two faults of the implementation, found by these drivers, not mended yet")
 @pytest.mark.parametrize("name", PINNED)
 def test_a_pinned_trace_holds(name: str) -> None:
     config, trace = PINNED[name]
