@@ -200,14 +200,14 @@ class Implementation(Manager):
         if self.wrong:
             raise AssertionError(self.wrong)
         counts, holders = cache.counts, cache.holders().tolist()
-        published = frozenset(_ids(cache.published()))
-        waiting = frozenset(block for block, count in enumerate(holders) if count < 0)
+        published = frozenset(cache.published().tolist())
+        waiting = frozenset([block for block, count in enumerate(holders) if count < 0])
         return Observation(
             seen,
-            {block: count for block, count in enumerate(holders) if block and count > 0},
+            {block: count for block, count in enumerate(holders) if count > 0},  # the null block has none
             frozenset(cache.free_order()),
             waiting - published,
-            frozenset(Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()),
+            frozenset([Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()]),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
             published,

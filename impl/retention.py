@@ -119,7 +119,7 @@ class Retention:
 
     def queues(self) -> list[list[int]]:
         """Return the evictable blocks of each effective class, next to be evicted first. O(entries)."""
-        return [self._holding(level).tolist() for level in range(CLASSES)]
+        return [self._holding(level).tolist() if log.size else [] for level, log in enumerate(self._logs)]
 
     def _append(self, level: int, ids: IndexArray) -> None:
         log = self._logs[level]

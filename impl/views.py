@@ -122,10 +122,10 @@ class CacheViews:
 
     def holders(self) -> Int32Array:
         """Return each block's number of holders, [blocks + 1]; -1 where it is quarantined or idle. O(blocks)."""
-        holders = self._pool.co_holders + np.int32(1)
-        holders[self._pool.co_holders < 0] = -1
+        co_holders = self._pool.co_holders
+        holders = co_holders + (co_holders >= 0)  # what nobody holds stays below 0
         holders[self._pool.free_ids()] = 0
-        if self._pool.retention is not None:
+        if self._pool.retention is not None and self._pool.retention.size:
             holders[self._pool.retention.order()] = -1
         holders[0] = 0
         return holders

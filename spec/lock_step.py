@@ -5,7 +5,7 @@ and launches in flight are equal on both. A refusal on one side is a refusal on 
 nothing has changed. Where the spec allows a choice, the manager makes it and the spec follows.
 """
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
 from . import rules
@@ -50,11 +50,12 @@ class LockStep:
         self.edges = edges(self.state)
         self.manager = manager
         self.offered: Outcome | Refused | None = None  # the manager's last answer
+        self._right = (self.state, observe(self.state))  # what there was to be seen, and in which state
 
     def clone(self) -> "LockStep":
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
-        twin.state, twin.edges, twin.offered = self.state, self.edges, None
+        twin.state, twin.edges, twin.offered, twin._right = self.state, self.edges, None, self._right
         twin.manager = twin_of(self.manager)
         return twin
 
@@ -98,7 +99,9 @@ class LockStep:
 
     def look(self) -> None:
         """Compare everything that the manager shows with the spec's state."""
-        if found := call("observe", difference, self.manager, observe(self.state)):
+        if self._right[0] is not self.state:  # a refusal leaves it as it was
+            self._right = self.state, observe(self.state)
+        if found := call("observe", difference, self.manager, self._right[1]):
             raise Broken(*found)
 
     def key(self, *, pairs: bool) -> Hashable:
@@ -126,19 +129,19 @@ def compare_rows(launch: Launch, rows: tuple[tuple[Block, ...], ...] | None) -> 
             )
 
 
-def same_refusal(what: str, decided: object, offered: object) -> None:
+def same_refusal(what: Callable[[], str], decided: object, offered: object) -> None:
     """Compare two answers to one question: both are done, or both refused, with the same reason."""
     right, given = (each.reason if isinstance(each, Refused) else None for each in (decided, offered))
     if right is not given:
         words = [f"refused as {reason}" if reason else "done" for reason in (given, right)]
         refusal = right if given is None else given
         assert refusal is not None
-        raise Broken(rule_of(refusal), f"{what} was {words[0]}, by the spec {words[1]}")
+        raise Broken(rule_of(refusal), f"{what()} was {words[0]}, by the spec {words[1]}")
 
 
 def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outcome | Refused) -> None:
     """Compare the spec's answer with the manager's: the reason of a refusal, or what was decided."""
-    same_refusal(describe(operation), decided, offered)
+    same_refusal(lambda: describe(operation), decided, offered)
     if isinstance(decided, Refused) or isinstance(offered, Refused):
         return
     if decided == offered:

@@ -34,8 +34,15 @@ class Step:
         self.new = new
         self.old_edges = edges(old) if old_edges is None else old_edges  # holder edges before
         self.new_edges = self.old_edges if new.sequences is old.sequences else edges(new)  # and after
-        self.held = {block for _, block in self.new_edges}.union(*new.pins.values())  # blocks that somebody holds after
+        self._held: set[Block] | None = None
         self.taken = decided.blocks if isinstance(decided, Outcome) else ()  # blocks that the operation took
+
+    @property
+    def held(self) -> set[Block]:
+        """Blocks that somebody holds after."""
+        if self._held is None:
+            self._held = {block for _, block in self.new_edges}.union(*self.new.pins.values())
+        return self._held
 
 
 def edges(state: State) -> frozenset[Edge]:

@@ -81,7 +81,7 @@ class SchedulerLockStep:
             new, decided = apply(old, operation, None if isinstance(self.offered, Refused) else choices)
         except Refused as refusal:
             new, decided = old, refusal
-        same_refusal(describe(operation), decided, self.offered)
+        same_refusal(lambda: describe(operation), decided, self.offered)
         self._check(SchedulerStep(old, operation, decided, new))
         self.engine = new
         self._same_decision(operation, decided)
@@ -92,7 +92,7 @@ class SchedulerLockStep:
         """Ask the scheduler for what the policy refuses; the caller looks afterwards whether something changed."""
         self.offered = None
         self.offered = ask(self.scheduler, KINDS[type(operation)], arguments(self.engine, operation))
-        same_refusal(describe(operation), refusal, self.offered)
+        same_refusal(lambda: describe(operation), refusal, self.offered)
         if issued := list(call("issued", self.scheduler.issued)):
             raise Broken("R-TXN-1", f"{describe(operation)} was refused, and {issued} asked of the cache")
 
