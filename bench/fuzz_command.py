@@ -71,6 +71,7 @@ def fuzz_command(
         int | None, typer.Option(min=1, max=LARGEST.launches, help="Launches that may be in flight.")
     ] = None,
     contents_only: ContentsOnly = False,
+    sharing: Annotated[bool, typer.Option(help="Let seeds share prefixes, where the target does.")] = True,
     scheduler: OfScheduler = False,
     hypothesis: Annotated[bool, typer.Option(help="Let Hypothesis look, too, for a quarter of the time.")] = True,
     again: Annotated[
@@ -102,7 +103,7 @@ def fuzz_command(
         plan: AnyPlan = (
             SchedulerPlan(scheduler_target(target), config and config._replace(streams=1))
             if scheduler
-            else _plan(target, config, contents_only=contents_only)
+            else _plan(target, config, contents_only=contents_only, sharing=sharing)
         )
         tally, finding = _look(plan, search, spinner)
     _print(tally, plan, target)
@@ -116,14 +117,16 @@ def fuzz_command(
         raise typer.Exit(1)
 
 
-def _plan(target: str, config: Config | None, *, contents_only: bool) -> Plan:
+def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: bool) -> Plan:
     """Return how a manager is fuzzed: with as many streams as it offers, in lock-step if it shows itself."""
     factory = load_target(target)
     manager = trial(factory, f"--target {target}", config or DEFAULTS)
     lock_step = not contents_only and shows_itself(manager)
     if config:
         config = config._replace(streams=min(config.streams, manager.streams_offered))
-    return Plan(factory, config, lock_step, streams=manager.streams_offered, sharing=manager.shares_prefixes)
+    return Plan(
+        factory, config, lock_step, streams=manager.streams_offered, sharing=sharing and manager.shares_prefixes
+    )
 
 
 def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
