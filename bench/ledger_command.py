@@ -170,7 +170,7 @@ def _fitting(facts: dict[str, Any]) -> list[str]:
         f"Into {in_words(facts['memory_bytes'])} this {'fits' if facts['fits'] else 'does not fit'}.",
         f"Sequences of {facts['tokens']:,} tokens that fit: {many:,}.",
         f"Tokens that each of {facts['sequences']:,} could have, nothing shared: {longest:,}{more}.",
-        f"As a pool in which every layer keeps every token: {pool}.",
+        f"Were all of it a pool in which every layer keeps every token, without scratch and headroom: {pool}.",
     ]
 
 

@@ -108,7 +108,8 @@ def replay_command(
     Under the policy `reserve`: first come first served, the whole prompt at admission, then one token a step for each
     running sequence; a request is admitted when the pool can hold its final length and that of all that run; tail
     waste, table entries and allocations are reported. Under `fcfs` or `priority` the scheduler admits, chunks and
-    preempts; hits, evictions, preemptions and recomputed tokens are reported.
+    preempts; hits, evictions, preemptions and recomputed tokens are reported. No trace has priorities: for `priority`
+    they are drawn (0 to 255, by --seed).
     """
     if journal is not None:
         journal = output_file(journal, "--journal", keep=[trace])

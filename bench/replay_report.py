@@ -96,7 +96,7 @@ class ReplayReport:
         table.add_column("value", justify="right")
         table.add_column("meaning")
         for name, value, meaning in (
-            ("requests", f"{self.requests:,}", "in the trace"),
+            ("requests", f"{self.requests:,}", "of the trace"),
             ("finished", f"{counts.finished:,}", "ran to their final length"),
             ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals)),
             ("steps", f"{counts.steps:,}", "launches, one an iteration"),

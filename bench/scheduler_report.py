@@ -69,7 +69,7 @@ class SchedulerReport:
         table.add_column("value", justify="right")
         table.add_column("meaning")
         for name, value, meaning in (
-            ("requests", f"{self.requests:,}", "in the trace"),
+            ("requests", f"{self.requests:,}", "of the trace"),
             ("finished", f"{counts.finished:,}", "sampled all their tokens"),
             ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals)),
             ("cancelled", f"{counts.cancelled:,}", "left before they were done"),
@@ -79,7 +79,11 @@ class SchedulerReport:
             ("prompt_tokens", f"{counts.prompt_tokens:,}", "of requests at their first admission"),
             ("hit_tokens", f"{counts.hit_tokens:,}", f"of them found in the prefix cache, {self.hit_percent:.3f} %"),
             ("preemptions", f"{counts.preemptions:,}", "requests that gave way, to be recomputed"),
-            ("recomputed_tokens", f"{counts.recomputed_tokens:,}", "known tokens computed again for that"),
+            (
+                "recomputed_tokens",
+                f"{counts.recomputed_tokens:,}",
+                "known tokens of those, taken in once more; hits apart",
+            ),
             ("resumed_hit_tokens", f"{counts.resumed_hit_tokens:,}", "known tokens found instead"),
             ("evictions", f"{counts.evictions:,}", "published blocks that were used for something else"),
             ("peak_blocks", f"{counts.peak_blocks:,}", f"not available at one time, of {self.blocks:,}"),

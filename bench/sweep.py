@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.kernel_timing import measure_ceilings
 from pagedkv.bench.sweep_batch import ActiveBatch
 from pagedkv.bench.sweep_kernel_times import read_kernel_times
@@ -80,9 +81,13 @@ def sweep(settings: SweepSettings, on_step: Callable[[int], None] = lambda _step
     pool_bytes = settings.pool_bytes or a_token * (lengths.tokens + -(-lengths.tokens // SPARE))
     whole = layer_of(model, len(lengths), settings.dtype, settings.layout)
     times = read_kernel_times(settings.kernel_times, whole, list(sizes)) if settings.kernel_times else None
+    room = [usable_blocks(model, of_size, pool_bytes) for of_size in terms]
+    if not any(room):  # found out before minutes are spent
+        what = f"{pool_bytes:,} bytes do not hold one block of {min(sizes):,} tokens of {model.name}"
+        raise BadInput("--memory", what, "give more, as in 64GiB")
     batches = []
-    for size, of_size in zip(sizes, terms, strict=True):
-        batches.append(ActiveBatch(lengths, size, usable_blocks(model, of_size, pool_bytes), settings.steps + 1))
+    for size, blocks in zip(sizes, room, strict=True):
+        batches.append(ActiveBatch(lengths, size, blocks, settings.steps + 1))
         batches[-1].allocate()
         on_step(len(batches))
     if times is not None:

@@ -110,7 +110,7 @@ class BlockCache(PrefixSharing):
         O(blocks taken + ids).
         """
         name = seq if type(seq) is int and -(2**63) <= seq < 2**63 else integer("a sequence name", seq)
-        salt = 0 if salt == 0 else integer("a salt", salt)
+        salt = salt if type(salt) is int and salt == 0 else integer("a salt", salt)
         if type(tokens) is not int:
             return self._add_by(name, tokens, salt)
         count = tokens

@@ -6,7 +6,8 @@ to a fresh row, as copy-on-write does.
 
 A row's published blocks are its first ones, and a chain of the index; so whoever holds a block holds its parent.
 Forks could break that: of two that share blocks, one merges the first of them and publishes the second, which the
-other holds behind its own first. Such a block is left unpublished until the other has merged, too.
+other holds, or is about to copy, behind its own first. Such a block is left unpublished until the other has merged or
+copied, too.
 
 A parent is not evictable before its child (R-EVICT-2): its fences are never below the child's. Whoever leaves from here
 on raises both. But what had held the child and left before, it held behind another block, perhaps; so what is published
@@ -96,6 +97,8 @@ class RowsToPublish:
         """Return which rows have one block to publish, of theirs alone, with a key that nobody has or will have."""
         plain: NDArray[np.bool_] = (self.reach == self.first + 1) & (self.first > 0)
         plain &= self.pool.co_holders[blocks] == 0
+        if self.pool.copy_readers:
+            plain &= ~np.isin(blocks, list(self.pool.copy_readers))
         plain &= ~self.sharing.index.published[blocks]
         plain &= self.sharing.index.childless(parents)
         if len(set(parents.tolist())) < parents.size:
@@ -134,10 +137,16 @@ class RowsToPublish:
         self.sharing.knowledge.published[row] = first
 
     def _held_behind_others(self, block: int, column: int, parent: int) -> bool:
-        """Whether a sequence holds this block behind another one than its parent-to-be. O(rows) if it is shared."""
-        if not column or not self.pool.co_holders.item(block):
+        """Whether a sequence holds this block, or will copy it, behind another one than its parent-to-be.
+
+        O(rows) if it is shared.
+        """
+        pool = self.pool
+        if not column or not (pool.co_holders.item(block) or block in pool.copy_readers):
             return False
-        table, names = self.tables.table, self.tables.names
+        table, names, copies = self.tables.table, self.tables.names, self.tables.copies
+        if any(copy.source == block and table.item(row, column - 1) != parent for row, copy in copies.items()):
+            return True
         holding = (table[:, column] == block) & (table[:, column - 1] != parent)
         return any(names.row_of.get(names.name_of.item(row)) == row for row in holding.nonzero()[0].tolist())
 

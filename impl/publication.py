@@ -83,7 +83,7 @@ def _publish_one(
     if reach <= first:
         return NO_PUBLICATION
     blocks = tables.table[row, first:reach].astype(np.intp)
-    if not (pool.shared_edges and np.count_nonzero(pool.co_holders[blocks])):
+    if not pool.copy_readers and not (pool.shared_edges and np.count_nonzero(pool.co_holders[blocks])):
         parent = tables.table.item(row, first - 1) if first else 0
         salt = knowledge.salts.item(row)
         if not index.child(parent, salt, index.tokens[blocks.item(0)]):

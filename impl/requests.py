@@ -63,10 +63,14 @@ class Limits:
     prefix_cache: bool = True
 
     def __post_init__(self) -> None:
-        integer("max_tokens_per_step", self.max_tokens_per_step, 1, LARGEST_LIMIT)
-        integer("max_running", self.max_running, 1, LARGEST_LIMIT)
-        integer("steps_ahead", self.steps_ahead, 1, 2)
-        integer("watermark_blocks", self.watermark_blocks, 0, LARGEST_LIMIT)
+        least_and_most = {
+            "max_tokens_per_step": (1, LARGEST_LIMIT),
+            "max_running": (1, LARGEST_LIMIT),
+            "steps_ahead": (1, 2),
+            "watermark_blocks": (0, LARGEST_LIMIT),
+        }
+        for name, bounds in least_and_most.items():  # kept as Python's: a numpy uint32 could not fall below 0
+            object.__setattr__(self, name, integer(name, getattr(self, name), *bounds))
         if self.policy not in ("fcfs", "priority"):
             raise InvalidArgument(f"the policy must be fcfs or priority, not {shown(self.policy)}")
         if not isinstance(self.prefix_cache, bool):
@@ -116,6 +120,7 @@ def accepted(request: Request, limits: Limits, blocks: int, block_size: int, nam
 
     Refused: `InvalidArgument`, `Empty`, `BadCount`, `TooLong`.
     """
+    request_id = integer("a request's id", request.id)
     outputs, samples = integer("outputs", request.outputs), integer("samples", request.samples)
     priority, salt = integer("a priority", request.priority), integer("a salt", request.salt)
     prompt = request.prompt
@@ -135,4 +140,4 @@ def accepted(request: Request, limits: Limits, blocks: int, block_size: int, nam
     names = range(names_from, names_from + samples)
     rank = names_from + (priority * _RANKS_A_PRIORITY if limits.policy == "priority" else 0)
     kept = None if ids is None else frozen(ids.copy())
-    return Live(request.id, rank, kept if limits.prefix_cache else None, kept, length, outputs, salt, names)
+    return Live(request_id, rank, kept if limits.prefix_cache else None, kept, length, outputs, salt, names)

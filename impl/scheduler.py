@@ -47,8 +47,8 @@ class Scheduler(SchedulerViews):
 
     def __init__(self, cache: BlockCache, limits: Limits) -> None:
         super().__init__(Serving(cache, limits))
-        if cache.sequences():
-            raise InvalidArgument("the cache has sequences already: a scheduler gives them their names itself")
+        if cache.sequences() or cache.in_flight():
+            raise InvalidArgument("the cache is at work already: a scheduler names its sequences and launches itself")
         if cache.launches_in_flight < limits.steps_ahead:
             raise InvalidArgument(f"{limits.steps_ahead} steps ahead need a cache of as many launches_in_flight")
         self._next_name = 0
@@ -116,6 +116,7 @@ class Scheduler(SchedulerViews):
         `UnknownLaunch`, `Busy` (an older one is in flight), `BadCount` (of tokens). O(rows + blocks of the finished).
         """
         serving, running = self._serving, self._serving.running
+        launch = integer("a launch id", launch)
         if not self._is_oldest(launch):
             return NOTHING_CAME
         flight = serving.flights[launch]
@@ -147,6 +148,7 @@ class Scheduler(SchedulerViews):
         Refused: `UnknownLaunch`, `Busy` (an older one is in flight). O(rows + blocks of the preempted).
         """
         serving, running = self._serving, self._serving.running
+        launch = integer("a launch id", launch)
         if not self._is_oldest(launch):
             return ()
         flight = serving.flights.pop(launch)
@@ -174,7 +176,6 @@ class Scheduler(SchedulerViews):
 
     def _is_oldest(self, launch: int) -> bool:
         """Whether a launch can complete now; False where it has done so already."""
-        integer("a launch id", launch)
         flights = self._serving.flights
         if launch not in flights:
             if not 1 <= launch <= self._newest:

@@ -200,6 +200,7 @@ def test_where_an_upload_fails_the_device_is_lost(cuda: bool) -> None:  # noqa: 
     with cuda_stand_in(), make_loop(TWO_AHEAD, device=CudaDevice(torch.device("cpu")) if cuda else None) as loop:
         loop.submit(Request(1, [3, 4], 5))
         loop.plan()
+        loop._in_flight[0].fence.wait()  # its own upload is done by then
         with mock.patch.object(StagingBuffer, "send", side_effect=OSError("bus off")):
             loop.plan()
             assert loop.collect() is not None

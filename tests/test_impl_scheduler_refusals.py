@@ -76,6 +76,28 @@ BAD_REQUESTS = [
 ]
 
 
+def test_numbers_of_any_library_are_kept_as_pythons() -> None:
+    """A numpy id or limit that is kept as it came breaks later: it is no key, or cannot fall below 0."""
+    limits = Limits(max_running=np.int8(3), watermark_blocks=np.uint32(1))  # type: ignore[arg-type]
+    engine = Scheduler(BlockCache(6, 4), limits)
+    engine.submit(Request(np.int64(7), [1, 2, 3, 4, 5], 2))  # type: ignore[arg-type]
+    engine.schedule()
+    assert engine.complete(np.int16(1), [8]).finished == ()  # type: ignore[arg-type]
+    engine.schedule()
+    assert engine.complete(np.array(2), [9]).finished == (7,)  # type: ignore[arg-type]
+
+
+def test_a_cache_that_is_at_work_is_refused() -> None:
+    cache = BlockCache(8, 4, launches_in_flight=1)
+    cache.add(1, 4)
+    launch = cache.launch([1], 4)
+    cache.release(1)
+    with pytest.raises(InvalidArgument, match="at work already"):
+        Scheduler(cache, Limits())
+    cache.retire(launch.id)
+    assert Scheduler(cache, Limits()).requests() == []
+
+
 @pytest.mark.parametrize(("request_", "reason"), BAD_REQUESTS, ids=str)
 def test_a_request_that_is_refused_leaves_nothing(request_: Request, reason: type[Refused]) -> None:
     engine = busy_scheduler()

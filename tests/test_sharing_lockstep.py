@@ -44,9 +44,18 @@ EARLIER_ROW_FIRST = (
     *(Publish(((0, (0,)), (2, (0, 0)))), Publish(((0, (0, 0, 0)), (2, (0, 0))))),
 )
 
+# Sequence 3, a fork of 2, is merged into block 1; what it has written in place in the tail that both began with stays
+# unpublished, since 2 is still to copy that tail, which it knows behind another block.
+TAIL_TO_BE_COPIED = (
+    *(Add(1, (1, 2, 9)), *done(1, (1, 3)), Publish(((1, ()),)), Release(1)),
+    *(Add(2, 3), *done(2, (2, 3)), Fork(2, 3), Extend(((2, 1),)), Extend(((3, 1),)), *done(3, (3, 1))),
+    *(Publish(((3, (1, 2, 3, 4)),)), Release(3)),
+)
+
 PINNED = {
     "a parent waits for its child": (Config(5, 1, 1, 2), PARENT_WAITS),
     "a parent waits, though it was merged before": (Config(5, 1, 1, 2), PARENT_WAITS_THOUGH_MERGED_BEFORE),
+    "a tail that is to be copied": (Config(5, 2, 1, 4), TAIL_TO_BE_COPIED),
     "an earlier row of a batch first": (Config(6, 2, 2, 1), EARLIER_ROW_FIRST),
 }
 
