@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from .alphabet import Add, Clear, Execute, Extend, Pin, Publish, Submit
 from .operations import Outcome
 from .rule_book import Lines, Step, rule
-from .state import Block, Key, Launch, Published, Root, State, Tokens, planned_copies, written
+from .state import Block, Key, Launch, Published, Root, State, Tokens, leads_to, planned_copies, written
 
 
 @rule("R-TXN-2", Add, Pin, Publish)
@@ -50,11 +50,8 @@ def keys_commit_to_everything(step: Step) -> Lines:
 def _chain(state: State, root: Root, tokens: Tokens) -> list[Block]:
     """Return the published blocks whose keys begin these tokens, as far as none is missing; by looking at every key."""
     size = state.config.block_size
-    found = {
-        len(key.tokens): entry.block
-        for key, entry in state.prefixes.items()
-        if key.root == root and key.tokens == tokens[: len(key.tokens)]
-    }
+    whole = Key(root, tokens)
+    found = {len(key.tokens): entry.block for key, entry in state.prefixes.items() if leads_to(key, whole)}
     chain: list[Block] = []
     while size * (len(chain) + 1) in found:
         chain.append(found[size * (len(chain) + 1)])
@@ -210,12 +207,8 @@ def _ranks(there: Mapping[Key, Published], step: Step) -> dict[Block, tuple[int,
         entry.block: (entry.retention, step.old.evictable[entry.block])
         for key, entry in there.items()
         if entry.block in step.old.evictable and entry.block not in hits
-        if not any(len(other.tokens) > len(key.tokens) and _begins(key, other) for other in there)
+        if not any(len(other.tokens) > len(key.tokens) and leads_to(key, other) for other in there)
     }
-
-
-def _begins(key: Key, other: Key) -> bool:
-    return key.root == other.root and key.tokens == other.tokens[: len(key.tokens)]
 
 
 @rule("R-EVICT-3", Publish)

@@ -182,6 +182,11 @@ def above(key: Key, size: int) -> Key:
     return key._replace(tokens=key.tokens[:-size])
 
 
+def leads_to(key: Key, other: Key) -> bool:
+    """Whether a key is on the chain to another, or is it: an equal root, and its tokens come first."""
+    return key.root == other.root and key.tokens == other.tokens[: len(key.tokens)]
+
+
 def planned_copies(state: State) -> Iterator[Copy]:
     """Yield the copies that `extend` has chosen and no launch has taken along yet."""
     for sequence in state.sequences.values():

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 
 from .outcome import Outcome, Result
 from .refusals import Broken, Reason, refuse_if
-from .state import Block, Key, LaunchId, Published, State, above, held, touched
+from .state import Block, Key, LaunchId, Published, State, above, held, leads_to, touched
 
 
 class Supply:
@@ -145,5 +145,5 @@ def _leading_to(state: State, blocks: Collection[Block]) -> set[Block]:
         entry.block
         for key, entry in state.prefixes.items()
         for other in later
-        if key.root == other.root and key != other and key.tokens == other.tokens[: len(key.tokens)]
+        if key != other and leads_to(key, other)
     }

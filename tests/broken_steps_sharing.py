@@ -364,6 +364,16 @@ def idle_block_never_evictable() -> Step:
     return wrong(right, right.new._replace(quarantine={1: 1, 2: 1}, evictable={}), Outcome())
 
 
+@case("R-LIFE-4 kept for another tenant's planned copy")
+def idle_block_of_another_tenant() -> Step:
+    computed = (Add(1, (5, 6, 7)), Add(3, (5, 6), 1), *done(1, (1, 3), (3, 2)), Publish(((3, ()),)))
+    planned = (Fork(1, 2), Extend(((2, 1),)), Extend(((1, 1),)), *done(2, (1, 1)), Publish(((1, (8,)),)), Release(1))
+    right = step(after(*computed, *planned), Release(3))
+    assert right.old.quarantine == {2: 2}, "the source of a planned copy, published for 5 6 7 8 without salt"
+    assert right.new.evictable == {3: 1}
+    return wrong(right, right.new._replace(quarantine={2: 2, 3: 2}, evictable={}), Outcome())
+
+
 @case("R-CAP-1 an idle hit counted as need")
 def hit_taken_as_well() -> Step:
     right = step(after(*CACHED), Add(2, (5, 6, 7)))
