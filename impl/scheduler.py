@@ -8,8 +8,8 @@ Requests leave by themselves when their samples are done, or by `cancel`, at any
 scheduler, their blocks when the launches in flight have retired. Submitted work is never called back. A result carries
 the life of the sequence that it was launched for; where that is over (preempted, cancelled, done), it is nobody's.
 
-Guarantees: every request that was accepted finishes, unless it is cancelled or pins keep its blocks; the one of the
-lowest rank is never preempted for another. A refused call has changed nothing. What is journaled is the cache's own
+Guarantees: every request that was accepted finishes, unless it is cancelled or pins keep its blocks; the first in
+rank is never preempted for another. A refused call has changed nothing. What is journaled is the cache's own
 operations, so a run audits like any other. One thread of control, as for the cache.
 
 Cost: a step is a dozen passes over the running sequences and one call of each kind to the cache, however many requests
