@@ -91,7 +91,7 @@ def discharged(step: Step) -> Lines:
 
 @rule("R-LIFE-5", Add, Extend)
 def quarantine_is_no_capacity(step: Step) -> Lines:
-    """Quarantined blocks are not free capacity: what is taken was free or evictable; what is so no more was taken."""
+    """Quarantined blocks are no capacity: what is taken was free or evictable, what no longer is was taken or hit."""
     available, left = (state.free | state.evictable.keys() for state in (step.old, step.new))
     hits = step.decided.hits if isinstance(step.decided, Outcome) else ()
     if set(step.taken) != available - left - set(hits):

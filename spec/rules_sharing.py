@@ -181,7 +181,7 @@ def _touched(state: State) -> Iterator[Block]:
 
 @rule("R-EVICT-2")
 def children_before_parents(step: Step) -> Lines:
-    """Children go before parents, of the leaves one of the lowest class, idle for longest: what stays is reachable."""
+    """Children go before parents, of leaves one of the lowest class, evictable for longest: what stays is reachable."""
     size, by_key = step.new.config.block_size, step.new.prefixes
     if not (step.old.prefixes or by_key):
         return
@@ -243,8 +243,10 @@ def published_is_immutable(step: Step) -> Lines:
     for launch in launches:
         if wrong := published & launch.writes.keys():
             yield f"launch {launch.id} writes the published blocks {sorted(wrong)}"
+    size = step.new.config.block_size
     for name, sequence in step.new.sequences.items():
-        if sequence.planned and sequence.row[sequence.launched // step.new.config.block_size] in published:
-            yield f"sequence {name} plans to write into a published block"
+        to_write = sequence.row[sequence.launched // size :] if sequence.planned else ()
+        if wrong := published.intersection(to_write):
+            yield f"sequence {name} plans to write the published blocks {sorted(wrong)}"
     if isinstance(step.operation, Extend) and any(copy.target in published for copy in planned_copies(step.new)):
         yield "a copy is planned into a published block"

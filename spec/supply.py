@@ -6,9 +6,9 @@ when no block is free (`Supply`). Whoever finds it first holds it again (`hold`)
 
 Eviction keeps the index reachable: what is taken is a *leaf*, a block without published child, since a chain is looked
 up from its first block. A block counts for as much as the most precious that it leads to, so of the leaves one of the
-lowest retention class goes first; within a class the one that has been idle longest. A parent does not leave its wait
-before its children: device work that reads them reads it as well, unless their row was merged above them since. So
-whatever is evictable can be evicted, leaf by leaf, and what is available is a plain count: free + evictable.
+lowest retention class goes first; within a class the one that has been evictable for longest. A parent does not leave
+its wait before its children: device work that reads them reads it as well, unless their row was merged above them
+since. So whatever is evictable can be evicted, leaf by leaf, and what is available is a plain count: free + evictable.
 
 Sources: radix-tree prefix caching with leaf-first LRU eviction, Zheng et al., "SGLang: Efficient Execution of
 Structured Language Model Programs" (2024); deferred reuse behind completion, Fraser, "Practical lock-freedom" (2004).
@@ -76,7 +76,7 @@ class Supply:
 
 
 def victims(prefixes: Mapping[Key, Published], evictable: Mapping[Block, int], size: int) -> set[Block]:
-    """Return the blocks to evict next: of the leaves those of the lowest class, of these those idle longest."""
+    """Return what to evict next: of the leaves those of the lowest class, of these those evictable for longest."""
     parents = {above(key, size) for key in prefixes}
     rank = {
         entry.block: (entry.retention, evictable[entry.block])
@@ -142,8 +142,5 @@ def _leading_to(state: State, blocks: Collection[Block]) -> set[Block]:
     """Return the published blocks that come before some others on their chains."""
     later = [key for key, entry in state.prefixes.items() if entry.block in blocks]
     return {
-        entry.block
-        for key, entry in state.prefixes.items()
-        for other in later
-        if key != other and leads_to(key, other)
+        entry.block for key, entry in state.prefixes.items() for other in later if key != other and leads_to(key, other)
     }

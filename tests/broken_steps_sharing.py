@@ -301,6 +301,12 @@ def published_block_planned() -> Step:
     return wrong(right, changed(right.new, 1, launched=3))
 
 
+@case("R-COW-4 a published block is planned for writing behind another")
+def published_block_planned_later() -> Step:
+    right = step(after(*COMPUTED), Publish(((1, ()),)))
+    return wrong(right, indexed(changed(right.new, 1, launched=1), {}, FIRST))
+
+
 @case("R-COW-4 a copy is planned into a published block")
 def published_block_copied_over() -> Step:
     right = step(after(*PUBLISHED), Extend(((1, 1),)))
