@@ -5,12 +5,12 @@ So these rules look at the index from outside: at what the slots of a published 
 hold it know, and at who was there before whom.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from .alphabet import Add, Clear, Execute, Extend, Pin, Publish, Submit
 from .operations import Outcome
 from .rule_book import Lines, Step, rule
-from .state import Block, Key, Launch, Published, Root, State, Tokens, leads_to, planned_copies, written
+from .state import Block, Key, Launch, Published, Root, State, Tokens, above, leads_to, planned_copies, touched, written
 
 
 @rule("R-TXN-2", Add, Pin, Publish)
@@ -161,9 +161,9 @@ def only_idle_blocks_are_evicted(step: Step) -> Lines:
     if not (evicted or step.new.evictable):
         return
     published = {entry.block for entry in step.new.prefixes.values()}
-    touched = set(_touched(step.new))
+    in_use = touched(step.new)
     for block in step.new.evictable:
-        if block not in published or block in touched:
+        if block not in published or block in in_use:
             yield f"block {block} is evictable and not published, or device work touches it"
     if evicted:
         hits = step.decided.hits if isinstance(step.decided, Outcome) else ()
@@ -173,12 +173,6 @@ def only_idle_blocks_are_evicted(step: Step) -> Lines:
             yield f"blocks {evicted} were evicted while others were free"
 
 
-def _touched(state: State) -> Iterator[Block]:
-    for launch in state.launches:
-        yield from (*launch.reads, *launch.writes)
-    yield from (copy.source for copy in planned_copies(state))
-
-
 @rule("R-EVICT-2")
 def children_before_parents(step: Step) -> Lines:
     """Children go before parents, of leaves one of the lowest class, evictable for longest: what stays is reachable."""
@@ -186,7 +180,7 @@ def children_before_parents(step: Step) -> Lines:
     if not (step.old.prefixes or by_key):
         return
     for key, entry in by_key.items():
-        parent = by_key.get(key._replace(tokens=key.tokens[:-size]))
+        parent = by_key.get(above(key, size))
         if parent is None and len(key.tokens) > size:
             yield f"block {entry.block} is published, and the block before it is not"
         if parent is not None and parent.block in step.new.evictable and entry.block not in step.new.evictable:
@@ -194,8 +188,8 @@ def children_before_parents(step: Step) -> Lines:
     there = dict(step.old.prefixes)
     for block in step.taken:
         if block in step.old.evictable:
-            best = min(_ranks(there, step).values(), default=None)
-            if _ranks(there, step).get(block) != best:
+            least = min(_ranks(there, step).values(), default=None)
+            if _ranks(there, step).get(block) != least:
                 yield f"block {block} was evicted before what is worth less"
             there = {key: entry for key, entry in there.items() if entry.block != block}
 

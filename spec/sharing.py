@@ -187,6 +187,6 @@ def clear(state: State, choice: Outcome | None = None) -> Result:
     more. Pins are dropped: what they held is of no use.
     """
     pinned = {block: state.issued for blocks in state.pins.values() for block in blocks}
-    idle = dict.fromkeys(state.evictable, 0)
+    evictable = dict.fromkeys(state.evictable, 0)
     state = state._replace(prefixes={}, evictable={}, pins={}, weights=state.weights + 1)
-    return discharge(let_go(state, {**pinned, **idle}), choice)
+    return discharge(let_go(state, {**pinned, **evictable}), choice)

@@ -14,7 +14,7 @@ Sources: radix-tree prefix caching with leaf-first LRU eviction, Zheng et al., "
 Structured Language Model Programs" (2024); deferred reuse behind completion, Fraser, "Practical lock-freedom" (2004).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from .outcome import Outcome, Result
 from .refusals import Broken, Reason, refuse_if
@@ -24,14 +24,14 @@ from .state import Block, Key, LaunchId, Published, State, above, held, leads_to
 class Supply:
     """Blocks to take: free ones first, evicted ones then; the implementation's choice, or the lowest ids.
 
-    Need and availability are found by taking, so they cannot disagree with the allocation (R-CAP-1).
+    Need and availability are found by taking, so they cannot disagree with the allocation (R-CAP-1). Without a choice a
+    block costs a look at all that are free: the spec is for small pools.
     """
 
     def __init__(self, state: State, choice: Outcome | None) -> None:
         self._state = state
         self._free = set(state.free)
         self._evictable, self._prefixes = dict(state.evictable), dict(state.prefixes)
-        self._lowest = iter(() if choice else sorted(state.free))
         self._chosen = None if choice is None else iter(choice.blocks)
         self._taken: list[Block] = []
 
@@ -39,11 +39,12 @@ class Supply:
         """Take a block, an evicted one if none is free. Refused: NoSpace."""
         refuse_if(not self._free and not self._evictable, Reason.NO_SPACE)
         allowed = self._free or victims(self._prefixes, self._evictable, self._state.config.block_size)
-        block = self._offered() if self._chosen else next(self._lowest, None) or min(allowed)
+        block = min(allowed) if self._chosen is None else self._offered(self._chosen)
         if block not in allowed:
             raise self._not_allowed(block)
         self._free.discard(block)
-        if self._evictable.pop(block, None):
+        if block in self._evictable:
+            del self._evictable[block]
             self._prefixes = {key: entry for key, entry in self._prefixes.items() if entry.block != block}
         self._taken.append(block)
         return block
@@ -59,8 +60,8 @@ class Supply:
         """Return a state without what was taken."""
         return state._replace(free=frozenset(self._free), evictable=self._evictable, prefixes=self._prefixes)
 
-    def _offered(self) -> Block:
-        block = next(self._chosen or iter(()), None)
+    def _offered(self, chosen: Iterator[Block]) -> Block:
+        block = next(chosen, None)
         if block is None:
             raise Broken("R-CAP-1", f"{len(self._taken)} blocks were taken and more are needed")
         return block
@@ -124,10 +125,10 @@ def discharge(state: State, choice: Outcome | None) -> Result:
     if parents := freed & _leading_to(state, state.quarantine.keys() - freed):
         raise Broken("R-EVICT-2", f"blocks {sorted(parents)} became evictable before their children")
     quarantine = {block: fence for block, fence in state.quarantine.items() if block not in freed}
-    idle = {entry.block for entry in state.prefixes.values()} & freed
+    found_again = {entry.block for entry in state.prefixes.values()} & freed
     now = 1 + max(state.evictable.values(), default=0)
-    evictable = {**state.evictable, **dict.fromkeys(sorted(idle), now)}
-    return state._replace(free=state.free | freed - idle, quarantine=quarantine, evictable=evictable), Outcome(
+    evictable = {**state.evictable, **dict.fromkeys(sorted(found_again), now)}
+    return state._replace(free=state.free | freed - found_again, quarantine=quarantine, evictable=evictable), Outcome(
         freed=freed
     )
 
