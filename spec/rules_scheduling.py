@@ -79,7 +79,7 @@ def no_hold_and_wait(step: SchedulerStep) -> Lines:
     new = step.new
     for job in new.running():
         present = [name for name in job.unfinished() if name in new.cache.sequences]
-        if len(present) not in (len(job.unfinished()), 1 if _fresh(job) else len(job.unfinished())):
+        if len(present) != len(job.unfinished()) and not (len(present) == 1 and _fresh(job)):
             yield f"request {job.request.id} runs with {present} of {job.unfinished()}"
         if any(name in new.cache.sequences for name, sample in job.samples.items() if sample.done):
             yield f"request {job.request.id} holds blocks for a sample that is done"
