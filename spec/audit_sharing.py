@@ -14,7 +14,7 @@ from .alphabet import Clear, Pin, Publish, Unpin
 from .audit_blocks import Blocks
 from .audit_launches import Launches
 from .audit_sequences import Tracked, Writes, known_batch, refused
-from .operations import Merge, Outcome, Telling
+from .outcome import Merge, Outcome, Telling
 from .refusals import Broken, Reason
 from .sharing import RETENTIONS
 from .state import Block, Config, Handle, Name, Tokens

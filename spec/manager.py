@@ -53,7 +53,7 @@ from .alphabet import (
     describe,
 )
 from .calls import call
-from .operations import Merge, Outcome, Rows, Telling
+from .outcome import Merge, Outcome, Rows, Telling
 from .refusals import Reason, Refused
 from .state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
 
@@ -160,7 +160,7 @@ class Manager:
     def launch(self, rows: Rows, stream: int) -> Outcome | None:
         """Take note that a step was submitted; say `Outcome(after=...)` which launches must be executed before it.
 
-        Launches are numbered from 1 in the order of these calls; `Outcome` is `pagedkv.spec.operations`'. Copies need
+        Launches are numbered from 1 in the order of these calls; `Outcome` is `pagedkv.spec.outcome`'s. Copies need
         not be named again.
         """
 

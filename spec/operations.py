@@ -20,7 +20,7 @@ Model Serving with PagedAttention" (SOSP 2023); deferred reuse behind completion
 from collections.abc import Mapping
 
 from .arithmetic import blocks_needed, locate
-from .outcome import Merge, Outcome, Result, Rows, Telling
+from .outcome import Outcome, Result, Rows
 from .refusals import Broken, Reason, guard_batch, refuse_if
 from .sharing import clear, look_up, pin, publish, unpin
 from .state import (
@@ -295,18 +295,12 @@ def _edges(state: State, new: Launch, choice: Outcome | None) -> frozenset[Launc
 
 
 __all__ = [
-    "Merge",
-    "Outcome",
-    "Result",
-    "Rows",
-    "Telling",
     "add",
     "clear",
     "conflict",
     "execute",
     "extend",
     "fork",
-    "guard_batch",
     "launch",
     "pin",
     "publish",

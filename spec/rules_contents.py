@@ -7,7 +7,7 @@ it is: a block has one owner or is shared knowingly, and no edge is lost or drop
 from collections import Counter
 
 from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, Unpin
-from .operations import Outcome
+from .outcome import Outcome
 from .refusals import Refused
 from .rule_book import Edge, Lines, Step, rule
 from .state import Block, Name

@@ -5,7 +5,7 @@ blocks, rows and copies that it uses are in use, whatever became of the sequence
 """
 
 from .alphabet import Add, Clear, Execute, Extend, Fork, Pin, Publish, Release, Retire, Submit, Unpin
-from .operations import Outcome
+from .outcome import Outcome
 from .rule_book import Lines, Slot, Step, rule
 from .state import Launch, LaunchId, before, leads_to, planned_copies
 

@@ -8,7 +8,7 @@ hold it know, and at who was there before whom.
 from collections.abc import Mapping
 
 from .alphabet import Add, Clear, Execute, Extend, Pin, Publish, Submit
-from .operations import Outcome
+from .outcome import Outcome
 from .rule_book import Lines, Step, rule
 from .state import Block, Key, Launch, Published, Root, State, Tokens, above, leads_to, planned_copies, touched, written
 

@@ -6,7 +6,7 @@ convention; the table rules that a kernel finds exactly the blocks of its positi
 
 from .alphabet import Add, Extend, Fork, Retire, Submit
 from .arithmetic import blocks_needed, locate
-from .operations import Outcome
+from .outcome import Outcome
 from .refusals import Reason, Refused
 from .rule_book import Edge, Lines, Step, rule
 from .state import NULL, Block, Copy, Root, Sequence, State, planned_copies, written

@@ -19,7 +19,7 @@ from pagedkv.spec.alphabet import (
     Submit,
     Unpin,
 )
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.rules import Step
 from pagedkv.spec.state import Content, Copy, Key, Published, Root, State
 
