@@ -10,6 +10,9 @@ lowest retention class goes first; within a class the one that has been evictabl
 its wait before its children: device work that reads them reads it as well, unless their row was merged above them
 since. So whatever is evictable can be evicted, leaf by leaf, and what is available is a plain count: free + evictable.
 
+Considered: recency of the last hit (a second clock, equal to this one wherever hits hold); evicting a whole subtree
+(more than is needed).
+
 Sources: radix-tree prefix caching with leaf-first LRU eviction, Zheng et al., "SGLang: Efficient Execution of
 Structured Language Model Programs" (2024); deferred reuse behind completion, Fraser, "Practical lock-freedom" (2004).
 """
