@@ -15,7 +15,7 @@ from pagedkv.impl import refusals
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.results import Edits
 from pagedkv.spec.manager import Manager, Naming, Observation, Seen
-from pagedkv.spec.operations import Merge, Outcome, Rows, Telling
+from pagedkv.spec.outcome import Merge, Outcome, Rows, Telling
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
 

@@ -36,7 +36,7 @@ from pagedkv.spec.alphabet import (
     from_json,
     to_json,
 )
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pagedkv.spec import scheduler_alphabet
 from pagedkv.spec.alphabet import Extend, Operation, Release, Retire, Submit, describe
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Refused
 from pagedkv.spec.turn import Decision
 

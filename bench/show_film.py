@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pagedkv.bench.operation_words import step_in_words
 from pagedkv.bench.show_history import Cell, Scene, Tally
 from pagedkv.spec.alphabet import KINDS, Execute, Extend, Operation, Retire, Submit
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.state import Block, Config, Copy, LaunchId

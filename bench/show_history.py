@@ -20,7 +20,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from pagedkv.spec.alphabet import Add, Clear, Extend, Fork, Operation, Pin, Publish, Release, Unpin
 from pagedkv.spec.audit import Auditor
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.state import Block, Config, Handle, LaunchId, Name
 
 

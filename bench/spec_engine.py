@@ -17,7 +17,7 @@ from pagedkv.bench.traces import Int64Array
 from pagedkv.impl import refusals
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec import operations
-from pagedkv.spec.operations import Outcome, Result
+from pagedkv.spec.outcome import Outcome, Result
 from pagedkv.spec.refusals import Refused
 from pagedkv.spec.state import Config, initial
 

@@ -5,9 +5,10 @@
     loop.run()
 
 `plan` asks the scheduler for a step and hands it to the device; `collect` waits for the oldest launch in flight and
-brings what it sampled to the scheduler; `step` does one of each, so that `steps_ahead` launches are in flight. Between
-any two calls requests may be submitted, cancelled and preempted on the scheduler: what the device still does for them
-is nobody's, and their blocks, table rows and staging buffers wait until it has been done.
+brings what it sampled to the scheduler; `step` plans one and, where as many are in flight as may be or nothing could be
+planned, collects the oldest. Between any two calls requests may be submitted, cancelled and preempted on the scheduler:
+what the device still does for them is nobody's, and their blocks, table rows and staging buffers wait until it has been
+done.
 
 Guarantees: nothing that the device may still touch is used again (R-LIFE-1, R-LIFE-6). A launch that the device could
 not do costs its requests a recompute and the engine nothing. Cost: outside kernels under a millisecond a step for 2,000
@@ -155,9 +156,10 @@ class Loop:
         return Step(plan, collected, uploaded, (perf_counter() - before) * 1e6 - self._waited_us)
 
     def run(self) -> None:
-        """Go on until nothing is left to do. Raises `DeviceFailed` where a launch could not be done, or `DeviceLost`.
+        """Go on until nothing can be done; what pins keep out still waits.
 
-        Its requests wait then, to be computed anew: whoever wants that calls again.
+        Raises `DeviceFailed` where a launch could not be done, or `DeviceLost`. Its requests wait then, to be computed
+        anew: whoever wants that calls again.
         """
         while (step := self.step()).busy:
             if step.collected is not None and step.collected.error is not None:

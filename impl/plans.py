@@ -41,7 +41,9 @@ class Plan(NamedTuple):
 
     launch: Launch | None  # None where there is nothing to do
     counts: Int64Array  # [rows] positions written
-    samples: Int64Array  # [rows] tokens sampled: 1 where a row's launch reaches its last known token, 0 where not
+    # [rows] tokens sampled: 1 where a row reaches its last known token, as many as there are samples where that ends a
+    # prompt, else 0
+    samples: Int64Array
     extension: Extension | None  # slots and table edits of the decoding rows, None where there are none
     begun: tuple[Added | Forked, ...]  # table rows that began: of admitted sequences, then of forks
     admitted: tuple[Admission, ...] = ()

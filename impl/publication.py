@@ -5,8 +5,8 @@ block that is full of known ids, all written by retired launches, is *published*
 same tokens under the same salt hits it (R-HASH-4).
 
 Three ways to the same effect. One row, mostly a prompt that was computed, whose blocks nobody else has: integers, and
-few arrays. Many rows of a decoding batch, of which one in B has filled a block: passes over the batch. What may meet
-blocks that others hold or have published goes the general way (`merging`).
+few arrays. Many rows of a decoding batch, of which one in B has filled a block: passes over the batch; what may meet
+blocks that others hold or have published goes row by row (both in `merging`).
 
 Cost: O(ids + blocks published), and a pass over the launches in flight to see what is written. Considered: publishing
 at `release` only (what a running sequence computed is hit by nobody; its siblings all compute the same prompt).

@@ -5,9 +5,10 @@ as dear as its dearest published descendant (its *effective* class), so that wha
 (R-EVICT-2). Within a class the block that became evictable first goes first.
 
 A queue a class is enough, with no search for leaves: whoever holds a block holds its parent, and a row's launches
-become the fences of all its blocks, so a child never becomes evictable after its parent; of those that do in one
-operation the deepest come first. So whatever is at the head of the lowest queue is a leaf. When it goes, its
-parent's effective class may fall; all lower queues are empty then, so the parent goes to the end of one of those.
+become the fences of all its blocks, so a child never becomes evictable after its parent; where a row was merged above
+it, what is published hands its fences up (`merging.cover_chain`). Of those that become so in one operation the deepest
+come first. So whatever is at the head of the lowest queue is a leaf. When it goes, its parent's effective class may
+fall; all lower queues are empty then, so the parent goes to the end of one of those.
 
 A queue is a log: blocks are written at its end, and an entry holds as long as its block says that it stands there.
 So to take a hit's blocks out of the middle is one write for all of them, and dead entries are skipped when they come to
@@ -51,7 +52,8 @@ class _Log:
 class Retention:
     """The evictable blocks in order of eviction, and the classes of all published ones.
 
-    Queue: `append`, `remove`, `pop`, `holds`, `order`. Classes: `publish`, `clear`, `own`, `effective`.
+    Queue: `append`, `remove`, `pop`, `holds`, `order`, `queues`. Classes: `publish`, `clear`, `own`, `effective`,
+    `heirs`.
     """
 
     __slots__ = ("_classless", "_heirs", "_logs", "_parents", "_place", "effective", "own", "size")

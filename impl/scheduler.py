@@ -8,15 +8,16 @@ Requests leave by themselves when their samples are done, or by `cancel`, at any
 scheduler, their blocks when the launches in flight have retired. Submitted work is never called back. A result carries
 the life of the sequence that it was launched for; where that is over (preempted, cancelled, done), it is nobody's.
 
-Guarantees: every request that was accepted finishes, unless it is cancelled or pins keep its blocks; the one of the
-lowest rank is never preempted for another. A refused call has changed nothing. What is journaled is the cache's own
+Guarantees: every request that was accepted finishes, unless it is cancelled or pins keep its blocks; the first in
+rank is never preempted for another. A refused call has changed nothing. What is journaled is the cache's own
 operations, so a run audits like any other. One thread of control, as for the cache.
 
-Cost: a step is a dozen passes over the running sequences and one call of each kind to the cache, however many requests
-wait; `submit` is O(prompt + log waiting); `cancel` and `preempt` are O(blocks of the request). Sources: iteration-level
-scheduling, Yu et al., "Orca" (OSDI '22); preemption by recompute, Kwon et al., "PagedAttention" (SOSP '23); chunked
-prefill, Agrawal et al., "Sarathi-Serve" (OSDI '24). Considered: an object a sequence and a walk over them (what the
-systems in use do: 5 to 35 us a sequence and step); preemption by swapping (a recompute is one prefill, and no copies).
+Cost: a step is a dozen passes over the running sequences and one call of each kind to the cache, and one for each
+sequence that comes or leaves, however many requests wait; `submit` is O(prompt + log waiting); `cancel` and `preempt`
+are O(blocks of the request). Sources: iteration-level scheduling, Yu et al., "Orca" (OSDI '22); preemption by
+recompute, Kwon et al., "PagedAttention" (SOSP '23); chunked prefill, Agrawal et al., "Sarathi-Serve" (OSDI '24).
+Considered: an object a sequence and a walk over them (what the systems in use do: 5 to 35 us a sequence and step);
+preemption by swapping (a recompute is one prefill, and no copies).
 """
 
 from collections.abc import Iterable

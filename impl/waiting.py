@@ -1,4 +1,4 @@
-"""The requests that wait, lowest rank first.
+"""The requests that wait, first in rank first.
 
 A binary heap, so that a submission costs O(log waiting) and a step that admits nobody O(1), however many wait. Who is
 cancelled while it waits stays in the heap until it comes to the top, or until more than half of the heap are such.

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 from . import operations
-from .operations import Outcome, Result, Rows, Telling
+from .outcome import Outcome, Result, Rows, Telling
 from .refusals import Reason
 from .state import Handle, LaunchId, Name, State, Tokens
 

@@ -43,7 +43,7 @@ from .audit_prefixes import Prefixes
 from .audit_sequences import Tracked, known_batch, refused
 from .audit_sharing import PrefixAuditor
 from .journal import Journal, Record, open_journal
-from .operations import Outcome, Rows
+from .outcome import Outcome, Rows
 from .refusals import Broken, Reason
 from .state import Block, Config, Copy, LaunchId, Name
 

@@ -14,7 +14,7 @@ from .alphabet import Clear, Pin, Publish, Unpin
 from .audit_blocks import Blocks
 from .audit_launches import Launches
 from .audit_sequences import Tracked, Writes, known_batch, refused
-from .operations import Merge, Outcome, Telling
+from .outcome import Merge, Outcome, Telling
 from .refusals import Broken, Reason
 from .sharing import RETENTIONS
 from .state import Block, Config, Handle, Name, Tokens
@@ -135,14 +135,14 @@ class PrefixAuditor:
                 sequence.row[index] = found
                 sequence.unread.add(found)
                 self.have_merged = True
-            elif self._is_had_behind_another(sequence, index):
+            elif self._has_two_parents(sequence, index):
                 break
             else:
                 prefixes.publish(own, parent, sequence.salt, tokens, retention)
                 published.append(own)
             sequence.settled = index + 1
 
-    def _is_had_behind_another(self, sequence: Tracked, index: int) -> bool:
+    def _has_two_parents(self, sequence: Tracked, index: int) -> bool:
         """Whether another sequence has a block, or is to copy it, behind another one. O(1), unless rows have merged."""
         own = sequence.row[index]
         if not (index and self.have_merged) or (self.blocks.holders[own] == 1 and own not in self.blocks.readers):

@@ -26,8 +26,8 @@ from .alphabet import (
 from .calls import call
 from .canonical import canonical, hidden
 from .manager import Manager, Naming, ask, rows_of, table_of, twin_of
-from .operations import Outcome, guard_batch
-from .refusals import Broken, Reason, Refused, refuse_if
+from .outcome import Outcome
+from .refusals import Broken, Reason, Refused, guard_batch, refuse_if
 from .shadow import Shadow
 from .sharing import RETENTIONS
 from .state import Block, Computation, Config, Launch, LaunchId, State

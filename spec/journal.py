@@ -41,7 +41,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from .alphabet import Operation, Submit
 from .journal_lines import NUMBER_MAX, Fields, nothing_else, number, parse, printable, quoted, transition
-from .operations import Outcome
+from .outcome import Outcome
 from .refusals import Broken
 from .state import Config
 

@@ -14,7 +14,7 @@ from itertools import repeat
 from typing import Any
 
 from .alphabet import Add, Clear, Extend, Fork, Operation, Pin, Publish, Release, Retire, Submit, Unpin
-from .operations import Merge, Outcome, Rows
+from .outcome import Merge, Outcome, Rows
 from .state import Copy
 
 NUMBER_MIN, NUMBER_MAX = -(2**63), 2**63 - 1

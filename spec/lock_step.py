@@ -13,7 +13,7 @@ from .alphabet import Execute, Operation, Submit, apply, describe
 from .calls import call
 from .canonical import canonical, hidden
 from .manager import Manager, Observation, ask, rows_of, twin_of
-from .operations import Outcome
+from .outcome import Outcome
 from .refusals import Broken, Refused, rule_of
 from .rule_book import edges
 from .state import Block, Config, Launch, initial

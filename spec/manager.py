@@ -6,8 +6,8 @@ To put your own manager under test, subclass `Manager` and give `add`, `extend`,
     pagedkv fuzz --target your_package.your_module:YourManager
 
 A manager with a prefix cache says `shares_prefixes = True` and gives `add_prompt`, which may begin a sequence with
-blocks that it finds; `publish` tells it token ids and when blocks may be found from then on, `pin`, `unpin` and `clear`
-are asked for where they are given. Its hits are judged by their contents, as everything is.
+blocks that it finds. `publish` tells it token ids; from then on what is full and written may be hit. `pin`, `unpin` and
+`clear` are asked for, and may be left out. Its hits are judged by their contents, as everything is.
 
 The class (or a function that returns an instance) is called as `YourManager(config)`, with a `Config` of `blocks`
 (usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the
@@ -22,14 +22,14 @@ that frees at once is right; with more, what orders two launches is their stream
 
 What makes no sense is not asked of a black box: names that are not live or live already, counts of zero, more
 than is planned, too many launches in flight. What you must answer for is space: raise `Refused(Reason.NO_SPACE)` and
-change nothing. Anything else that is raised is reported as a crash, with the operations that led to it, and so are an
-answer of the wrong type and none within ten seconds.
+change nothing. A pin may be refused where nothing is found. Anything else that is raised is reported as a crash, with
+the operations that led to it, and so are an answer of the wrong type and none within ten seconds.
 
 What is checked, of any manager, is contents: a virtual device executes the launches in every order that their streams
 and edges allow, as late as it likes before they retire, and every slot that a launch reads must hold the KV of the
 right prefix (R-DATA). It needs nothing but block tables and copies. Two more things show from outside: a refusal
-changes no block table (R-TXN-1), and when no sequence and no launch is left, one sequence as long as the whole pool
-finds room (R-OWN-4; it is added to a `clone`). A manager that also gives `observe` is compared with the spec,
+changes no block table (R-TXN-1), and when no sequence, no pin and no launch is left, one sequence as long as the whole
+pool finds room (R-OWN-4; it is added to a `clone`). A manager that also gives `observe` is compared with the spec,
 operation by operation, and then answers for every refusal, with the spec's reason.
 """
 
@@ -53,7 +53,7 @@ from .alphabet import (
     describe,
 )
 from .calls import call
-from .operations import Merge, Outcome, Rows, Telling
+from .outcome import Merge, Outcome, Rows, Telling
 from .refusals import Reason, Refused
 from .state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
 
@@ -160,7 +160,7 @@ class Manager:
     def launch(self, rows: Rows, stream: int) -> Outcome | None:
         """Take note that a step was submitted; say `Outcome(after=...)` which launches must be executed before it.
 
-        Launches are numbered from 1 in the order of these calls; `Outcome` is `pagedkv.spec.operations`'. Copies need
+        Launches are numbered from 1 in the order of these calls; `Outcome` is `pagedkv.spec.outcome`'s. Copies need
         not be named again.
         """
 

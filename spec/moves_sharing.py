@@ -15,7 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 from .alphabet import Add, Clear, Operation, Pin, Publish, Unpin
-from .operations import Telling
+from .outcome import Telling
 from .state import Content, Key, Name, Root, State, Tokens, told
 
 

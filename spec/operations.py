@@ -1,4 +1,4 @@
-"""The alphabet: what can happen to a paged KV cache, each operation as a pure function.
+"""The operations: what can happen to a paged KV cache, each a pure function.
 
 `add · extend · fork · launch · execute · retire · release`, each `(state, arguments, choice) -> (state, outcome)`;
 those that share prefixes, `publish · pin · unpin · clear`, stand in `sharing`. The guards stand first, in the order in
@@ -20,7 +20,7 @@ Model Serving with PagedAttention" (SOSP 2023); deferred reuse behind completion
 from collections.abc import Mapping
 
 from .arithmetic import blocks_needed, locate
-from .outcome import Merge, Outcome, Result, Rows, Telling
+from .outcome import Outcome, Result, Rows
 from .refusals import Broken, Reason, guard_batch, refuse_if
 from .sharing import clear, look_up, pin, publish, unpin
 from .state import (
@@ -96,7 +96,7 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
 def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001  (the signature is the protocol's)
     """Start a sequence as its parent is now: same text, same row, one more edge to each distinct block.
 
-    Refused: Unknown, Duplicate, Busy (planned positions: `copy` is None in what follows).
+    Refused: Unknown, Duplicate, Busy (planned positions; without them there is no planned copy to inherit).
     """
     refuse_if(parent not in state.sequences, Reason.UNKNOWN)
     refuse_if(child in state.sequences, Reason.DUPLICATE)
@@ -159,10 +159,10 @@ def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) ->
     done = next((launch for launch in state.launches if launch.id == launch_id), None)
     if done is None:
         raise ValueError(f"launch {launch_id} is not in flight")
-    held = {
+    copied = {
         copy.target: memory[copy.source][: copy.extent] + memory[copy.target][copy.extent :] for copy in done.copies
     }
-    memory.update(held)
+    memory.update(copied)
     for part in done.computations:
         position = part.start
         while position < part.stop:  # a block at a time
@@ -295,18 +295,12 @@ def _edges(state: State, new: Launch, choice: Outcome | None) -> frozenset[Launc
 
 
 __all__ = [
-    "Merge",
-    "Outcome",
-    "Result",
-    "Rows",
-    "Telling",
     "add",
     "clear",
     "conflict",
     "execute",
     "extend",
     "fork",
-    "guard_batch",
     "launch",
     "pin",
     "publish",

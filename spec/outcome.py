@@ -29,7 +29,7 @@ class Outcome(NamedTuple):
     copies: tuple[Copy, ...] = ()
     launch: LaunchId = 0
     after: frozenset[LaunchId] = frozenset()
-    freed: frozenset[Block] = frozenset()  # that can be taken from now on: free, or evictable where published
+    freed: frozenset[Block] = frozenset()  # what became free, or evictable where published
     hits: tuple[Block, ...] = ()  # found in the index and held, from the first
     published: tuple[Block, ...] = ()
     merges: tuple[Merge, ...] = ()

@@ -9,7 +9,7 @@ from typing import Self
 
 from . import operations
 from .manager import Manager, Naming, Observation
-from .operations import Outcome, Rows, Telling
+from .outcome import Outcome, Rows, Telling
 from .state import Block, Config, Handle, LaunchId, Name, Tokens, initial
 from .views import observe
 

@@ -9,9 +9,9 @@ A sample knows its tokens (those of the prompt and those sampled since), and has
 will sample for it. The token sampled last is known before its position exists: the position is made when the next
 launch is to write it, and that of the very last token never is. So a sample ends with prompt + outputs - 1 positions.
 
-While no token is known a request is one sequence whatever its samples: the launch that ends the prompt samples for all
-of them, and they part right behind it, by `fork`. All get their first token in the same completion, so a request is
-either fresh or has one in every sample.
+Until it has its first sampled tokens a request begins as one sequence whatever its samples: the launch that ends the
+prompt samples for all of them, and they part right behind it, by `fork`. All get their first token in the same
+completion, so a request is either fresh or has one in every sample.
 """
 
 from collections.abc import Mapping

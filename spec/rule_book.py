@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 from .alphabet import Operation
-from .operations import Outcome
+from .outcome import Outcome
 from .refusals import Refused
 from .state import Block, Name, State
 

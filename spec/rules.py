@@ -2,13 +2,12 @@
 
 They stand on four pages: `rules_contents` (what is read, who holds what), `rules_lifetime` (what is in flight),
 `rules_tables` (writing, room, what a kernel sees) and `rules_sharing` (what is found again); `rule_book` says what a
-rule is. `check` runs all that bear on a
-step and raises `Broken` at the first that does not hold.
+rule is. `check` runs all that bear on a step and raises `Broken` at the first that does not hold.
 
 The predicates are written apart from the operations on purpose: the operations say how, these say what must be true
-whatever the how. The exhaustive driver evaluates every rule on every reachable state of a small world, so what is
-said there has been tried on all of them. The sentences are the project's own copy of the rules; `README.md` beside this
-file lists them with the operations.
+whatever the how. The exhaustive driver evaluates every rule on every reachable state of a small world, so what is said
+there has been tried on all of them. The sentences are the project's own copy of the rules; `README.md` beside this file
+lists them with the operations.
 """
 
 from . import rules_contents, rules_lifetime, rules_sharing, rules_tables

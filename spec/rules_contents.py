@@ -7,7 +7,7 @@ it is: a block has one owner or is shared knowingly, and no edge is lost or drop
 from collections import Counter
 
 from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, Unpin
-from .operations import Outcome
+from .outcome import Outcome
 from .refusals import Refused
 from .rule_book import Edge, Lines, Step, rule
 from .state import Block, Name
@@ -106,7 +106,7 @@ def recorded_ids(step: Step) -> Lines:
         mine = set(old.evictable).union(*old.pins.values())
     elif isinstance(step.decided, Outcome):
         mine = {merge.old for merge in step.decided.merges}
-    freed = (new.free | new.evictable.keys()) - old.free - (old.evictable.keys() - new.free)
+    freed = (new.free - old.free) | (new.evictable.keys() - old.evictable.keys())
     if strangers := freed - mine - old.quarantine.keys():
         yield f"blocks {sorted(strangers)} became free out of nowhere"
     if isinstance(step.decided, Outcome) and step.decided.freed != freed:

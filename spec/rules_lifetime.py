@@ -5,9 +5,9 @@ blocks, rows and copies that it uses are in use, whatever became of the sequence
 """
 
 from .alphabet import Add, Clear, Execute, Extend, Fork, Pin, Publish, Release, Retire, Submit, Unpin
-from .operations import Outcome
+from .outcome import Outcome
 from .rule_book import Lines, Slot, Step, rule
-from .state import Launch, LaunchId, before, planned_copies
+from .state import Launch, LaunchId, before, leads_to, planned_copies
 
 
 @rule("R-LIFE-1")
@@ -76,9 +76,7 @@ def discharged(step: Step) -> Lines:
         oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
         kept = {copy.source for copy in planned_copies(state)}
         keys = [key for key, entry in state.prefixes.items() if entry.block in kept]  # they keep what leads to them
-        kept |= {
-            e.block for key, e in state.prefixes.items() for k in keys if key.tokens == k.tokens[: len(key.tokens)]
-        }
+        kept |= {e.block for key, e in state.prefixes.items() if any(leads_to(key, other) for other in keys)}
         for block, fence in state.quarantine.items():
             if fence < oldest and block not in kept:
                 yield f"block {block} is quarantined and nothing keeps it there"
@@ -93,7 +91,7 @@ def discharged(step: Step) -> Lines:
 
 @rule("R-LIFE-5", Add, Extend)
 def quarantine_is_no_capacity(step: Step) -> Lines:
-    """Quarantined blocks are not free capacity: what is taken was free or evictable; what is so no more was taken."""
+    """Quarantined blocks are no capacity: what is taken was free or evictable, what no longer is was taken or hit."""
     available, left = (state.free | state.evictable.keys() for state in (step.old, step.new))
     hits = step.decided.hits if isinstance(step.decided, Outcome) else ()
     if set(step.taken) != available - left - set(hits):

@@ -2,8 +2,9 @@
 
 Each is a predicate over a step of the scheduler: the engine before, the operation, what was decided, the engine after.
 They have a book of their own, since what they look at is another thing; R-LIFE-7 stands in both. They are written apart
-from the policy, and say less: it is one policy of many that would be right. That it goes forward (the last part of
-R-PRE-3) no single step can show; `scheduler_progress` does.
+from the policy, and say less: it is one policy of many that would be right. R-PRE-3 alone asks the policy's `walk` and
+`need`: what rows there would have been, and how many blocks they take. That it goes forward (the last part of R-PRE-3)
+no single step can show; `scheduler_progress` does.
 """
 
 from typing import NamedTuple
@@ -78,7 +79,7 @@ def no_hold_and_wait(step: SchedulerStep) -> Lines:
     new = step.new
     for job in new.running():
         present = [name for name in job.unfinished() if name in new.cache.sequences]
-        if len(present) not in (len(job.unfinished()), 1 if _fresh(job) else len(job.unfinished())):
+        if len(present) != len(job.unfinished()) and not (len(present) == 1 and _fresh(job)):
             yield f"request {job.request.id} runs with {present} of {job.unfinished()}"
         if any(name in new.cache.sequences for name, sample in job.samples.items() if sample.done):
             yield f"request {job.request.id} holds blocks for a sample that is done"
@@ -186,7 +187,7 @@ def no_further_than_needed(step: SchedulerStep) -> Lines:
     ranks = [step.old.rank(step.old.jobs[id_]) for id_ in victims]
     staying = [step.old.rank(job) for job in step.old.running() if job.request.id not in victims]
     if ranks != sorted(ranks, reverse=True) or not staying or max(staying) > ranks[-1]:
-        yield f"{victims} were preempted, and others of lower rank stay"
+        yield f"{victims} were preempted, and others that come after them in rank stay"
     before = _before_the_last(step)
     if before is None:
         yield f"{victims} were preempted, and nothing of the last was released"

@@ -5,12 +5,12 @@ So these rules look at the index from outside: at what the slots of a published 
 hold it know, and at who was there before whom.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from .alphabet import Add, Clear, Execute, Extend, Pin, Publish, Submit
-from .operations import Outcome
+from .outcome import Outcome
 from .rule_book import Lines, Step, rule
-from .state import Block, Key, Launch, Published, Root, State, Tokens, planned_copies, written
+from .state import Block, Key, Launch, Published, Root, State, Tokens, above, leads_to, planned_copies, touched, written
 
 
 @rule("R-TXN-2", Add, Pin, Publish)
@@ -50,11 +50,8 @@ def keys_commit_to_everything(step: Step) -> Lines:
 def _chain(state: State, root: Root, tokens: Tokens) -> list[Block]:
     """Return the published blocks whose keys begin these tokens, as far as none is missing; by looking at every key."""
     size = state.config.block_size
-    found = {
-        len(key.tokens): entry.block
-        for key, entry in state.prefixes.items()
-        if key.root == root and key.tokens == tokens[: len(key.tokens)]
-    }
+    whole = Key(root, tokens)
+    found = {len(key.tokens): entry.block for key, entry in state.prefixes.items() if leads_to(key, whole)}
     chain: list[Block] = []
     while size * (len(chain) + 1) in found:
         chain.append(found[size * (len(chain) + 1)])
@@ -164,9 +161,9 @@ def only_idle_blocks_are_evicted(step: Step) -> Lines:
     if not (evicted or step.new.evictable):
         return
     published = {entry.block for entry in step.new.prefixes.values()}
-    touched = set(_touched(step.new))
+    in_use = touched(step.new)
     for block in step.new.evictable:
-        if block not in published or block in touched:
+        if block not in published or block in in_use:
             yield f"block {block} is evictable and not published, or device work touches it"
     if evicted:
         hits = step.decided.hits if isinstance(step.decided, Outcome) else ()
@@ -176,20 +173,14 @@ def only_idle_blocks_are_evicted(step: Step) -> Lines:
             yield f"blocks {evicted} were evicted while others were free"
 
 
-def _touched(state: State) -> Iterator[Block]:
-    for launch in state.launches:
-        yield from (*launch.reads, *launch.writes)
-    yield from (copy.source for copy in planned_copies(state))
-
-
 @rule("R-EVICT-2")
 def children_before_parents(step: Step) -> Lines:
-    """Children go before parents, of the leaves one of the lowest class, idle for longest: what stays is reachable."""
+    """Children go before parents, of leaves one of the lowest class, evictable for longest: what stays is reachable."""
     size, by_key = step.new.config.block_size, step.new.prefixes
     if not (step.old.prefixes or by_key):
         return
     for key, entry in by_key.items():
-        parent = by_key.get(key._replace(tokens=key.tokens[:-size]))
+        parent = by_key.get(above(key, size))
         if parent is None and len(key.tokens) > size:
             yield f"block {entry.block} is published, and the block before it is not"
         if parent is not None and parent.block in step.new.evictable and entry.block not in step.new.evictable:
@@ -197,8 +188,8 @@ def children_before_parents(step: Step) -> Lines:
     there = dict(step.old.prefixes)
     for block in step.taken:
         if block in step.old.evictable:
-            best = min(_ranks(there, step).values(), default=None)
-            if _ranks(there, step).get(block) != best:
+            least = min(_ranks(there, step).values(), default=None)
+            if _ranks(there, step).get(block) != least:
                 yield f"block {block} was evicted before what is worth less"
             there = {key: entry for key, entry in there.items() if entry.block != block}
 
@@ -210,12 +201,8 @@ def _ranks(there: Mapping[Key, Published], step: Step) -> dict[Block, tuple[int,
         entry.block: (entry.retention, step.old.evictable[entry.block])
         for key, entry in there.items()
         if entry.block in step.old.evictable and entry.block not in hits
-        if not any(len(other.tokens) > len(key.tokens) and _begins(key, other) for other in there)
+        if not any(len(other.tokens) > len(key.tokens) and leads_to(key, other) for other in there)
     }
-
-
-def _begins(key: Key, other: Key) -> bool:
-    return key.root == other.root and key.tokens == other.tokens[: len(key.tokens)]
 
 
 @rule("R-EVICT-3", Publish)
@@ -250,8 +237,10 @@ def published_is_immutable(step: Step) -> Lines:
     for launch in launches:
         if wrong := published & launch.writes.keys():
             yield f"launch {launch.id} writes the published blocks {sorted(wrong)}"
+    size = step.new.config.block_size
     for name, sequence in step.new.sequences.items():
-        if sequence.planned and sequence.row[sequence.launched // step.new.config.block_size] in published:
-            yield f"sequence {name} plans to write into a published block"
+        to_write = sequence.row[sequence.launched // size :] if sequence.planned else ()
+        if wrong := published.intersection(to_write):
+            yield f"sequence {name} plans to write the published blocks {sorted(wrong)}"
     if isinstance(step.operation, Extend) and any(copy.target in published for copy in planned_copies(step.new)):
         yield "a copy is planned into a published block"

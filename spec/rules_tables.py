@@ -6,7 +6,7 @@ convention; the table rules that a kernel finds exactly the blocks of its positi
 
 from .alphabet import Add, Extend, Fork, Retire, Submit
 from .arithmetic import blocks_needed, locate
-from .operations import Outcome
+from .outcome import Outcome
 from .refusals import Reason, Refused
 from .rule_book import Edge, Lines, Step, rule
 from .state import NULL, Block, Copy, Root, Sequence, State, planned_copies, written
@@ -115,7 +115,11 @@ def _need(state: State, operation: Add | Extend, held: frozenset[Edge]) -> int:
 
 @rule("R-CAP-2")
 def one_length_convention(step: Step) -> Lines:
-    """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so."""
+    """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so.
+
+    What is written is looked at where launches come and go alone, on `launch` and `retire`: it takes a walk over all in
+    flight for each sequence.
+    """
     size, submits = step.new.config.block_size, isinstance(step.operation, Submit)
     completes = submits or isinstance(step.operation, Retire)
     for name, sequence in step.new.sequences.items():

@@ -17,7 +17,7 @@ from .turn import Choices, Result
 
 
 class Submit(NamedTuple):
-    """Take a request in."""
+    """Take a request in (not `alphabet.Submit`, which launches)."""
 
     request: Request
 

@@ -2,7 +2,8 @@
 
 No rule over single steps can say so: each may be right and the same two requests preempt each other for ever (R-PRE-3).
 So it is run: `finish` goes on from a state with the policy alone, as a device would that is neither early nor late, and
-counts the rounds, each a step or a completion.
+counts the rounds: each a step, and a completion where as many launches are in flight as may be, or nothing was
+launched.
 
 Why there is a bound. Let R requests be there, of W positions in all when they end. Consider the first in rank. While it
 waits, nobody is let in, so the others only go forward or leave, and there are at most W launches; when it runs, its row

@@ -67,7 +67,7 @@ def walk(engine: Engine) -> tuple[list[Row], int]:
 def _row(name: Name, sequence: Sequence, budget: int) -> Row:
     """Return the next chunk of a sequence, or its next position. It samples if nothing that is known is left then."""
     count = min(sequence.planned or 1, budget)
-    return Row(name, sequence.launched, count, samples=int(sequence.launched + count >= sequence.allocated))
+    return Row(name, sequence.launched, count, tokens=int(sequence.launched + count >= sequence.allocated))
 
 
 def _make_room(turn: Turn, rows: list[Row]) -> tuple[list[Row], Plan]:
@@ -157,12 +157,12 @@ def _launch(turn: Turn, rows: list[Row], plan: Plan) -> Plan:
     takers: list[Name] = []
     forked: list[tuple[Name, Name]] = []
     for at, row in enumerate(rows):
-        if row.samples:
+        if row.tokens:
             names = turn.engine.owner(row.name).unfinished()
             children = [name for name in names if name not in turn.engine.cache.sequences]
             forked += [(row.name, child) for child in children]
             takers += [row.name, *children]
-            rows[at] = row._replace(samples=1 + len(children))
+            rows[at] = row._replace(tokens=1 + len(children))
     for parent, child in forked:
         turn.do(Fork(parent, child))
     for name in takers:

@@ -20,7 +20,7 @@ operations serves both.
 from collections.abc import Iterable, Mapping, Sequence
 
 from .arithmetic import blocks_needed
-from .operations import Rows, Telling
+from .outcome import Rows, Telling
 from .refusals import Broken
 from .state import (
     Block,

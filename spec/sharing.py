@@ -14,6 +14,9 @@ and its own copy is let go (*merge*). What a launch in flight reads is not chang
 A hit or a merge takes over the names of the contents along with the block. Equal tokens under an equal root have equal
 KV, so whoever computed it first gave it its name.
 
+Considered: partial blocks (a writer would have to copy what it shares); merging siblings nobody told of (rows change
+that no operation names).
+
 Sources: automatic prefix caching of vLLM (Kwon et al., 2023) and RadixAttention of SGLang (Zheng et al., 2024); why a
 key is the whole prefix: two blocks with the same tokens after different beginnings have different KV.
 """
@@ -108,7 +111,7 @@ def _publish_row(state: State, name: Name, retention: int) -> Result:
         if there:
             state = _merge(state, name, index, there)
             merges.append(Merge(name, index, own, there.block))
-        elif _is_had_behind_another(state, sequence, index):
+        elif _has_two_parents(state, sequence, index):
             break
         else:
             entry = Published(own, sequence.text[index * size : (index + 1) * size], retention)
@@ -134,7 +137,7 @@ def _merge(state: State, name: Name, index: int, there: Published) -> State:
     return hold(state, (there.block,))._replace(sequences={**state.sequences, name: merged})
 
 
-def _is_had_behind_another(state: State, sequence: Sequence, index: int) -> bool:
+def _has_two_parents(state: State, sequence: Sequence, index: int) -> bool:
     """Whether another sequence has the block at this index, or is to copy it, behind another block: one has merged.
 
     It would hold or read a published block and not hold its parent, which could not be evicted without losing it.
@@ -187,6 +190,6 @@ def clear(state: State, choice: Outcome | None = None) -> Result:
     more. Pins are dropped: what they held is of no use.
     """
     pinned = {block: state.issued for blocks in state.pins.values() for block in blocks}
-    idle = dict.fromkeys(state.evictable, 0)
+    evictable = dict.fromkeys(state.evictable, 0)
     state = state._replace(prefixes={}, evictable={}, pins={}, weights=state.weights + 1)
-    return discharge(let_go(state, {**pinned, **idle}), choice)
+    return discharge(let_go(state, {**pinned, **evictable}), choice)

@@ -5,13 +5,15 @@ block table, logical block i -> physical block. A *launch* is one piece of devic
 writes the K and V of new positions and reads all positions before them; a device executes it some time after the
 host has submitted it, and the host learns of that later still. Nearly every rule of this spec is about those delays.
 
-Two things here no real manager has. They are *ghost state*, there to say what is right:
+Some things here no real manager has. They are *ghost state*, there to say what is right:
 
 - `Content`: what a slot truly holds. The KV of a token depends on all tokens before it, so a slot's content is a
   *prefix*, and `(epoch, position)` names it: "the tokens of that sequence up to that position". A fork shares the
   names of its parent, since it shares the prefix; every later position gets a name of its own, since its token may
-  differ. `Sequence.text` says which content each position should have, `State.memory` which content each slot has.
+  differ. `Sequence.text` says which content each position should have, `State.memory` which content each slot has,
+  `Published.text` which those of a published block have.
 - `Launch.executed`: whether the device has done it, which the host cannot see.
+- `State.ids`: which id was told of a content, so that no driver tells two.
 
 Sequences with a common beginning share its blocks: the *prefix index* says which block holds the KV of which tokens. A
 real index finds a block by a hash of them; here a key is the tokens themselves, all from position 0 on, under the
@@ -128,7 +130,8 @@ class State(NamedTuple):
     config: Config
     sequences: Mapping[Name, Sequence]
     free: frozenset[Block]
-    quarantine: Mapping[Block, LaunchId]  # no holder, and it waits; the newest launch at the time its last edge went
+    # Waiting, without holder: quarantined, or fenced where published. Each up to which launch, 0: for none.
+    quarantine: Mapping[Block, LaunchId]
     launches: tuple[Launch, ...]  # in flight, in order of submission
     memory: Mapping[Block, tuple[Content | None, ...]]  # ghost: what each slot holds
     issued: LaunchId = 0  # the newest launch id
@@ -148,7 +151,10 @@ def initial(config: Config) -> State:
 
 
 def holders(sequences: Mapping[Name, Sequence], block: Block) -> list[Name]:
-    """Return the sequences that hold a block: one edge each, even where a row named it twice (R-OWN-2)."""
+    """Return the sequences that hold a block: one edge each, even where a row named it twice (R-OWN-2).
+
+    Pins are left out: they hold published blocks, which nobody writes.
+    """
     return [name for name, sequence in sequences.items() if block in sequence.row]
 
 
@@ -160,8 +166,13 @@ def held(state: State) -> set[Block]:
 
 def told(state: State, text: tuple[Content, ...]) -> Tokens:
     """Return the ids of some contents up to the first of which none was told, by whichever sequence had it then."""
-    found = [state.ids.get(epoch, {}).get(position) for epoch, position in text]
-    return tuple([token for token in found[: found.index(None) if None in found else None] if token is not None])
+    tokens: list[int] = []
+    for epoch, position in text:
+        token = state.ids.get(epoch, {}).get(position)
+        if token is None:
+            break
+        tokens.append(token)
+    return tuple(tokens)
 
 
 def tell(state: State, text: tuple[Content, ...], tokens: Tokens) -> State:
@@ -180,6 +191,11 @@ def key_of(sequence: Sequence, index: int, size: int) -> Key:
 def above(key: Key, size: int) -> Key:
     """Return the key of the block before: of its parent in the index; without tokens where there is none."""
     return key._replace(tokens=key.tokens[:-size])
+
+
+def leads_to(key: Key, other: Key) -> bool:
+    """Whether a key is on the chain to another, or is it: an equal root, and its tokens come first."""
+    return key.root == other.root and key.tokens == other.tokens[: len(key.tokens)]
 
 
 def planned_copies(state: State) -> Iterator[Copy]:

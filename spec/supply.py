@@ -6,32 +6,35 @@ when no block is free (`Supply`). Whoever finds it first holds it again (`hold`)
 
 Eviction keeps the index reachable: what is taken is a *leaf*, a block without published child, since a chain is looked
 up from its first block. A block counts for as much as the most precious that it leads to, so of the leaves one of the
-lowest retention class goes first; within a class the one that has been idle longest. A parent does not leave its wait
-before its children: device work that reads them reads it as well, unless their row was merged above them since. So
-whatever is evictable can be evicted, leaf by leaf, and what is available is a plain count: free + evictable.
+lowest retention class goes first; within a class the one that has been evictable for longest. A parent does not leave
+its wait before its children: device work that reads them reads it as well, unless their row was merged above them
+since. So whatever is evictable can be evicted, leaf by leaf, and what is available is a plain count: free + evictable.
+
+Considered: recency of the last hit (a second clock, equal to this one wherever hits hold); evicting a whole subtree
+(more than is needed).
 
 Sources: radix-tree prefix caching with leaf-first LRU eviction, Zheng et al., "SGLang: Efficient Execution of
 Structured Language Model Programs" (2024); deferred reuse behind completion, Fraser, "Practical lock-freedom" (2004).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from .outcome import Outcome, Result
 from .refusals import Broken, Reason, refuse_if
-from .state import Block, Key, LaunchId, Published, State, above, held, touched
+from .state import Block, Key, LaunchId, Published, State, above, held, leads_to, touched
 
 
 class Supply:
     """Blocks to take: free ones first, evicted ones then; the implementation's choice, or the lowest ids.
 
-    Need and availability are found by taking, so they cannot disagree with the allocation (R-CAP-1).
+    Need and availability are found by taking, so they cannot disagree with the allocation (R-CAP-1). Without a choice a
+    block costs a look at all that are free: the spec is for small pools.
     """
 
     def __init__(self, state: State, choice: Outcome | None) -> None:
         self._state = state
         self._free = set(state.free)
         self._evictable, self._prefixes = dict(state.evictable), dict(state.prefixes)
-        self._lowest = iter(() if choice else sorted(state.free))
         self._chosen = None if choice is None else iter(choice.blocks)
         self._taken: list[Block] = []
 
@@ -39,11 +42,12 @@ class Supply:
         """Take a block, an evicted one if none is free. Refused: NoSpace."""
         refuse_if(not self._free and not self._evictable, Reason.NO_SPACE)
         allowed = self._free or victims(self._prefixes, self._evictable, self._state.config.block_size)
-        block = self._offered() if self._chosen else next(self._lowest, None) or min(allowed)
+        block = min(allowed) if self._chosen is None else self._offered(self._chosen)
         if block not in allowed:
             raise self._not_allowed(block)
         self._free.discard(block)
-        if self._evictable.pop(block, None):
+        if block in self._evictable:
+            del self._evictable[block]
             self._prefixes = {key: entry for key, entry in self._prefixes.items() if entry.block != block}
         self._taken.append(block)
         return block
@@ -59,8 +63,8 @@ class Supply:
         """Return a state without what was taken."""
         return state._replace(free=frozenset(self._free), evictable=self._evictable, prefixes=self._prefixes)
 
-    def _offered(self) -> Block:
-        block = next(self._chosen or iter(()), None)
+    def _offered(self, chosen: Iterator[Block]) -> Block:
+        block = next(chosen, None)
         if block is None:
             raise Broken("R-CAP-1", f"{len(self._taken)} blocks were taken and more are needed")
         return block
@@ -76,7 +80,7 @@ class Supply:
 
 
 def victims(prefixes: Mapping[Key, Published], evictable: Mapping[Block, int], size: int) -> set[Block]:
-    """Return the blocks to evict next: of the leaves those of the lowest class, of these those idle longest."""
+    """Return what to evict next: of the leaves those of the lowest class, of these those evictable for longest."""
     parents = {above(key, size) for key in prefixes}
     rank = {
         entry.block: (entry.retention, evictable[entry.block])
@@ -124,10 +128,10 @@ def discharge(state: State, choice: Outcome | None) -> Result:
     if parents := freed & _leading_to(state, state.quarantine.keys() - freed):
         raise Broken("R-EVICT-2", f"blocks {sorted(parents)} became evictable before their children")
     quarantine = {block: fence for block, fence in state.quarantine.items() if block not in freed}
-    idle = {entry.block for entry in state.prefixes.values()} & freed
+    found_again = {entry.block for entry in state.prefixes.values()} & freed
     now = 1 + max(state.evictable.values(), default=0)
-    evictable = {**state.evictable, **dict.fromkeys(sorted(idle), now)}
-    return state._replace(free=state.free | freed - idle, quarantine=quarantine, evictable=evictable), Outcome(
+    evictable = {**state.evictable, **dict.fromkeys(sorted(found_again), now)}
+    return state._replace(free=state.free | freed - found_again, quarantine=quarantine, evictable=evictable), Outcome(
         freed=freed
     )
 
@@ -142,8 +146,5 @@ def _leading_to(state: State, blocks: Collection[Block]) -> set[Block]:
     """Return the published blocks that come before some others on their chains."""
     later = [key for key, entry in state.prefixes.items() if entry.block in blocks]
     return {
-        entry.block
-        for key, entry in state.prefixes.items()
-        for other in later
-        if key.root == other.root and key != other and key.tokens == other.tokens[: len(key.tokens)]
+        entry.block for key, entry in state.prefixes.items() for other in later if key != other and leads_to(key, other)
     }

@@ -20,12 +20,12 @@ Choices = Iterable[tuple[Operation, Outcome]]  # what an implementation asked of
 
 
 class Row(NamedTuple):
-    """A sequence's part in a step."""
+    """A sequence's part in a step; not its row of blocks."""
 
     name: Name
     start: int  # its first position
     length: int
-    samples: int  # tokens that come of it: 1 where it reaches the end of what is known, one a sample behind a prompt
+    tokens: int  # that come of it: 1 where it reaches the end of what is known, one a sample behind a prompt
 
 
 class Preemption(NamedTuple):
@@ -36,7 +36,7 @@ class Preemption(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A step."""
+    """A step: a launch as it is planned, and who comes and goes for it."""
 
     launch: LaunchId = 0  # 0: nothing was launched
     rows: tuple[Row, ...] = ()

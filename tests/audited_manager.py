@@ -31,7 +31,7 @@ from pagedkv.spec.alphabet import (
 )
 from pagedkv.spec.audit import Auditor
 from pagedkv.spec.manager import Manager, Naming, Observation, ask
-from pagedkv.spec.operations import Outcome, Rows, Telling
+from pagedkv.spec.outcome import Outcome, Rows, Telling
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.state import Block, Config, Copy, Handle, LaunchId, Name, State, Tokens, before, initial

@@ -7,7 +7,7 @@ make from a right state: what counts is that the predicate sees them. `test_rule
 from collections.abc import Callable
 
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, apply
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.rules import RULES, Step
 from pagedkv.spec.state import Config, Copy, State, initial
 

@@ -19,7 +19,7 @@ from pagedkv.spec.alphabet import (
     Submit,
     Unpin,
 )
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.rules import Step
 from pagedkv.spec.state import Content, Copy, Key, Published, Root, State
 
@@ -301,6 +301,12 @@ def published_block_planned() -> Step:
     return wrong(right, changed(right.new, 1, launched=3))
 
 
+@case("R-COW-4 a published block is planned for writing behind another")
+def published_block_planned_later() -> Step:
+    right = step(after(*COMPUTED), Publish(((1, ()),)))
+    return wrong(right, indexed(changed(right.new, 1, launched=1), {}, FIRST))
+
+
 @case("R-COW-4 a copy is planned into a published block")
 def published_block_copied_over() -> Step:
     right = step(after(*PUBLISHED), Extend(((1, 1),)))
@@ -362,6 +368,16 @@ def evictable_too_early() -> Step:
 def idle_block_never_evictable() -> Step:
     right = step(after(*PUBLISHED), Release(1))
     return wrong(right, right.new._replace(quarantine={1: 1, 2: 1}, evictable={}), Outcome())
+
+
+@case("R-LIFE-4 kept for another tenant's planned copy")
+def idle_block_of_another_tenant() -> Step:
+    computed = (Add(1, (5, 6, 7)), Add(3, (5, 6), 1), *done(1, (1, 3), (3, 2)), Publish(((3, ()),)))
+    planned = (Fork(1, 2), Extend(((2, 1),)), Extend(((1, 1),)), *done(2, (1, 1)), Publish(((1, (8,)),)), Release(1))
+    right = step(after(*computed, *planned), Release(3))
+    assert right.old.quarantine == {2: 2}, "the source of a planned copy, published for 5 6 7 8 without salt"
+    assert right.new.evictable == {3: 1}
+    return wrong(right, right.new._replace(quarantine={2: 2, 3: 2}, evictable={}), Outcome())
 
 
 @case("R-CAP-1 an idle hit counted as need")

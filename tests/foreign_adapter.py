@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from typing import Self
 
 from pagedkv.spec.manager import Manager, Naming
-from pagedkv.spec.operations import Rows
+from pagedkv.spec.outcome import Rows
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, Name
 

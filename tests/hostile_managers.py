@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 from pagedkv.spec.manager import Manager
-from pagedkv.spec.operations import Outcome, Rows
+from pagedkv.spec.outcome import Outcome, Rows
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.state import Config, Copy, Name

@@ -16,7 +16,7 @@ from pagedkv.spec.audit_prefixes import Prefixes
 from pagedkv.spec.explore import Report, explore
 from pagedkv.spec.moves import Scope, draw_move
 from pagedkv.spec.moves_sharing import Sharing
-from pagedkv.spec.operations import Outcome, Result, Rows, Telling
+from pagedkv.spec.outcome import Outcome, Result, Rows, Telling
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.shards import Settings

@@ -11,7 +11,7 @@ from pagedkv.spec.alphabet import Add, Execute, Fork, Publish, Retire, Submit, a
 from pagedkv.spec.canonical import canonical
 from pagedkv.spec.moves import Scope, all_moves, draw_move, possible
 from pagedkv.spec.moves_sharing import Sharing, texts
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Refused
 from pagedkv.spec.state import Config, Key, Root, State, Tokens, initial
 

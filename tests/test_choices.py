@@ -7,7 +7,7 @@ a retirement or a release. An operation is handed the implementation's outcome; 
 
 import pytest
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, apply
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.state import Config, Copy, State, initial
 

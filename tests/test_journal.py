@@ -17,7 +17,7 @@ from pagedkv.spec.audit import Audited, audit
 from pagedkv.spec.journal import LINE_BYTES_MAX, NO_LIMIT, InvalidJournal, Record, open_journal
 from pagedkv.spec.lock_step import LockStep
 from pagedkv.spec.moves import draw_move
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config, Copy
 

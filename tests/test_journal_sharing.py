@@ -8,7 +8,7 @@ import pytest
 from pagedkv.spec.alphabet import Add, Clear, Pin, Publish, Unpin
 from pagedkv.spec.audit import audit
 from pagedkv.spec.journal import open_journal
-from pagedkv.spec.operations import Merge, Outcome
+from pagedkv.spec.outcome import Merge, Outcome
 from pagedkv.spec.refusals import Broken
 
 # 4 blocks of 2. Sequence 1 computes 5 6 7 in blocks 1 and 2 and publishes 1; 2 hits it. 3, of another tenant, does not,

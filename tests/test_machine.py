@@ -11,7 +11,7 @@ from hypothesis import settings
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.alphabet import Add, Release, Submit
 from pagedkv.spec.machine import ROUND_EXAMPLES, hunt, machine
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.state import Config, Name
 from pagedkv.spec.traces import Case, tell

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import pytest
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, apply
-from pagedkv.spec.operations import Outcome, conflict, launch, ready
+from pagedkv.spec.operations import conflict, launch, ready
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Config, Copy, Launch, State, initial, written
 

@@ -17,7 +17,7 @@ import pytest
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Release, Retire, Submit, apply
 from pagedkv.spec.canonical import canonical
 from pagedkv.spec.moves import Scope, all_moves
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.state import Config, State, initial
 

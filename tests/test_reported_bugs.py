@@ -10,7 +10,8 @@ import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.alphabet import Execute, Release, Retire
 from pagedkv.spec.manager import Factory
-from pagedkv.spec.operations import Outcome, ready
+from pagedkv.spec.operations import ready
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.rules import RULES

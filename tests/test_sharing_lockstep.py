@@ -8,7 +8,7 @@ from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Pin, Pu
 from pagedkv.spec.fuzz import Plan, fuzz
 from pagedkv.spec.lock_step import LockStep
 from pagedkv.spec.manager import Factory
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.state import Config

@@ -20,7 +20,7 @@ from pagedkv.spec.alphabet import (
     Unpin,
     apply,
 )
-from pagedkv.spec.operations import Merge, Outcome
+from pagedkv.spec.outcome import Merge, Outcome
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.state import Config, Key, Root, State, initial, written
 from pagedkv.spec.views import observe

@@ -12,7 +12,7 @@ from pagedkv.bench.show_sources import film_of_counterexample, film_of_journal
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, apply
 from pagedkv.spec.explore import explore
 from pagedkv.spec.moves import draw_move
-from pagedkv.spec.operations import Outcome
+from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Block, Config, Name, State, initial, planned_copies

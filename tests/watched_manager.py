@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from pagedkv.spec.operations import Outcome, Rows
+from pagedkv.spec.outcome import Outcome, Rows
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.state import Block, Config, LaunchId, Name, before
 
