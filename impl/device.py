@@ -24,6 +24,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from .arguments import shown
 from .refusals import InvalidArgument
 
 Work = Callable[[], object]
@@ -225,10 +226,21 @@ class CudaDevice:
 
 
 def open_device(device: torch.device | str) -> ThreadDevice | CudaDevice:
-    """Open the queues of a device: a CPU or a CUDA GPU. Refused: `InvalidArgument` for any other."""
-    device = torch.device(device)
+    """Open the queues of a device: a CPU or a CUDA GPU. Refused: `InvalidArgument` for any other, or one not there."""
+    device = existing(device)
     if device.type == "cpu":
         return ThreadDevice()
     if device.type == "cuda":
         return CudaDevice(device)
     raise InvalidArgument(f"launches run on a cpu or on cuda, not on {device}")
+
+
+def existing(device: torch.device | str) -> torch.device:
+    """Return a device that torch knows and, if it is a GPU, can use. Refused: `InvalidArgument`."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError):
+        raise InvalidArgument(f"torch knows no device {shown(device)}: say cpu or cuda") from None
+    if found.type == "cuda" and (found.index or 0) >= (there := torch.cuda.device_count()):
+        raise InvalidArgument(f"there is no device {found}: torch can use {there} CUDA GPUs here")
+    return found

@@ -2,19 +2,22 @@
 
     loop = Loop(Scheduler(cache, limits), storage, model, open_device("cpu"))
     loop.submit(Request(1, prompt, outputs=20))
-    loop.run()
+    while (step := loop.step()).busy:
+        if (collected := step.collected) is not None:
+            taken = collected.taken
+            tokens = zip(collected.names[taken], collected.sampled[taken])  # one for each of these sequences
 
 `plan` asks the scheduler for a step and hands it to the device; `collect` waits for the oldest launch in flight and
 brings what it sampled to the scheduler; `step` plans one and, where as many are in flight as may be or nothing could be
-planned, collects the oldest. Between any two calls requests may be submitted, cancelled and preempted on the scheduler:
-what the device still does for them is nobody's, and their blocks, table rows and staging buffers wait until it has been
-done.
+planned, collects the oldest. `run` goes on to the end and keeps no token. Between any two calls requests may be
+submitted on the loop, and cancelled and preempted on the scheduler: what the device still does for them is nobody's,
+and their blocks, table rows and staging buffers wait until it has been done.
 
 Guarantees: nothing that the device may still touch is used again (R-LIFE-1, R-LIFE-6). A launch that the device could
-not do costs its requests a recompute and the engine nothing. Cost: outside kernels under a millisecond a step for 2,000
-sequences (`python -m pagedkv.bench.loop_speed`); the host waits for the device in `collect` alone. Sources: planning
-apart from execution, Yu et al., "Orca" (OSDI '22); one step ahead, SGLang's overlap scheduler. Considered: a loop in a
-thread of its own (an engine has one).
+not do, or that sampled what is no token id, costs its requests a recompute and the engine nothing. Cost: outside
+kernels under a millisecond a step for 2,000 sequences (`python -m pagedkv.bench.loop_speed`); the host waits for the
+device in `collect` alone. Sources: planning apart from execution, Yu et al., "Orca" (OSDI '22); one step ahead,
+SGLang's overlap scheduler. Considered: a loop in a thread of its own (an engine has one).
 """
 
 from collections import deque
@@ -23,9 +26,10 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from .arguments import Integers, token_ids
+from .arguments import Integers, integer, shown, token_ids
 from .arrays import NO_SLOTS, Int64Array, frozen
 from .device import Device, DeviceFailed
 from .model import Model
@@ -70,10 +74,11 @@ class Step(NamedTuple):
 class Loop:
     """An engine's loop over one cache: `submit`, then `run`, or `step`, or `plan` and `collect`.
 
-    Requests are cancelled, preempted and looked at on `scheduler`. As a context manager a loop closes its device.
+    Requests are submitted on the loop, and cancelled, preempted and looked at on `scheduler`. As a context manager a
+    loop closes its device.
 
-    The scheduler is new, its cache's sizes are the storage's. A sample that is given one of `stop_tokens` is done.
-    Refused: `InvalidArgument`.
+    The scheduler and its cache are new: what was published before is not in this storage. The cache's sizes are the
+    storage's. A sample that is given one of `stop_tokens` is done. Refused: `InvalidArgument`.
     """
 
     __slots__ = ("_in_flight", "_placeholders", "_stop_tokens", "_waited_us", "scheduler", "worker")
@@ -81,26 +86,33 @@ class Loop:
     def __init__(
         self, scheduler: Scheduler, storage: Storage, model: Model, device: Device, *, stop_tokens: Integers = ()
     ) -> None:
+        _check_kinds(scheduler, storage, device)
         cache = scheduler.cache
         if (cache.blocks, cache.block_size) != (storage.blocks, storage.block_size):
             raise InvalidArgument(
                 f"the cache has {cache.blocks} blocks of {cache.block_size} and the storage"
                 f" {storage.blocks} of {storage.block_size}: make both of one size"
             )
-        if model.q_heads < 1 or model.q_heads % storage.shape.kv_heads:
+        q_heads = integer("the model's q_heads", getattr(model, "q_heads", None))  # type: ignore[arg-type]  # refused there
+        if q_heads < 1 or q_heads % storage.shape.kv_heads:
             raise InvalidArgument(
-                f"{model.q_heads} query heads of the model do not divide into {storage.shape.kv_heads} KV heads"
+                f"{q_heads} query heads of the model do not divide into {storage.shape.kv_heads} KV heads"
             )
         if storage.device.type != device.device.type:
             raise InvalidArgument(f"the storage is on {storage.device}, and the device is {device.device}")
-        if scheduler.requests() or cache.in_flight():
+        if scheduler.requests() or cache.sequences() or cache.in_flight():
             raise InvalidArgument("the scheduler has been at work already: a loop follows its cache from the beginning")
+        if cache.published().size:
+            raise InvalidArgument(
+                "the cache has blocks published already, and they are not in this storage: clear() it"
+            )
+        self._stop_tokens = token_ids(stop_tokens)
         self.scheduler = scheduler
         self.worker = Worker(storage, model, device)
         self._placeholders = Placeholders()
-        self._stop_tokens = token_ids(stop_tokens)
         self._in_flight: deque[Submitted] = deque()
         self._waited_us = 0.0
+        scheduler.require_token_ids()
 
     @property
     def in_flight(self) -> int:
@@ -109,8 +121,6 @@ class Loop:
 
     def submit(self, request: Request) -> range:
         """Take in a request whose prompt is token ids. Refused: as by `Scheduler.submit`, and where it is a number."""
-        if isinstance(request.prompt, int | np.integer):
-            raise InvalidArgument(f"request {request.id} has a number for a prompt: to compute it takes token ids")
         return self.scheduler.submit(request)
 
     def plan(self) -> tuple[Plan, int]:
@@ -131,7 +141,8 @@ class Loop:
     def collect(self) -> Collected | None:
         """Wait for the oldest launch in flight and tell the scheduler what it sampled; None where there is none.
 
-        Raises `DeviceLost` where the device can do nothing more; then nothing has changed.
+        What is no token id fails the launch, too: a device that samples it has not done its work. Raises `DeviceLost`
+        where the device can do nothing more; then nothing has changed.
         """
         if not self._in_flight:
             return None
@@ -148,7 +159,11 @@ class Loop:
         return collected
 
     def step(self) -> Step:
-        """Plan a step; collect the oldest where as many are in flight as may be, or nothing could be planned."""
+        """Plan a step; collect the oldest where as many are in flight as may be, or nothing could be planned.
+
+        A launch that fails is computed anew, however often: an engine counts `Collected.error` and cancels what fails
+        again.
+        """
         before, self._waited_us = perf_counter(), 0.0
         plan, uploaded = self.plan()
         full = len(self._in_flight) >= self.scheduler.limits.steps_ahead
@@ -178,12 +193,17 @@ class Loop:
         self.close()
 
     def _wait_for(self, submitted: Submitted) -> Int64Array:
-        """Return what a launch sampled, and count the wait. Raises `DeviceFailed`."""
+        """Return what a launch sampled, all token ids, and count the wait. Raises `DeviceFailed`, `DeviceLost`."""
         before = perf_counter()
         try:
-            return submitted.sampled()
+            sampled = submitted.sampled()
         finally:
             self._waited_us += (perf_counter() - before) * 1e6
+        try:
+            token_ids(sampled)
+        except InvalidArgument as error:
+            raise DeviceFailed(f"launch {submitted.launch.id} sampled what is no token: {error}") from error
+        return sampled
 
     def _complete(self, launch: int, sampled: Int64Array) -> Collected:
         """Tell the scheduler what a launch sampled, and which of the sequences need no more."""
@@ -195,3 +215,13 @@ class Loop:
         if completion.publication is not None:
             self.worker.mirror.edit(completion.publication.edits)
         return Collected(launch, sampled, names, taken, completion)
+
+
+def _check_kinds(scheduler: Scheduler, storage: Storage, device: Device) -> None:
+    """Refuse arguments of another kind, before they are looked into."""
+    if not isinstance(scheduler, Scheduler):
+        raise InvalidArgument(f"a loop's scheduler must be a Scheduler, not {shown(scheduler)}")
+    if not isinstance(storage, Storage):
+        raise InvalidArgument(f"a loop's storage must be a Storage, not {shown(storage)}")
+    if not isinstance(getattr(device, "device", None), torch.device):
+        raise InvalidArgument(f"a loop's device must be one that open_device returns, not {shown(device)}")

@@ -4,7 +4,8 @@ A transformer as the loop sees it is `embed`, then for each layer `project` and 
 `sample`. The loop appends K and V and attends; the model does the rest (norms, projections, rotary embedding by the
 positions it is given, MLP, head, sampler). Its functions are called as work of the device's launch queue, in order, one
 launch at a time: on a CPU from the launch thread. They must queue device work and not wait for it, and hold on to
-nothing of a launch beyond it. What they raise fails the launch (`DeviceFailed`), and its requests are computed anew.
+nothing of a launch beyond it. What they raise fails the launch (`DeviceFailed`), and so does a sample that is no token
+id, 0 to 2^31 - 1; its requests are computed anew.
 
 The tensors of a launch are its new positions, row by row: `[tokens]`. Hidden states are the model's own business, one
 tensor whose first axis is the tokens.

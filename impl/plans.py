@@ -37,13 +37,15 @@ class Fork(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """One step. A mirror of the block table takes `extension.edits` and `begun`, in this order."""
+    """One step. A mirror of the block table takes `extension.edits` and `begun`, in this order.
+
+    `samples` are tokens sampled: 0 where a row's launch does not reach its last known token; else 1, or as many as the
+    request has samples where this ends its prompt. `complete` takes `samples.sum()` tokens, row by row.
+    """
 
     launch: Launch | None  # None where there is nothing to do
     counts: Int64Array  # [rows] positions written
-    # [rows] tokens sampled: 1 where a row reaches its last known token, as many as there are samples where that ends a
-    # prompt, else 0
-    samples: Int64Array
+    samples: Int64Array  # [rows] tokens sampled
     extension: Extension | None  # slots and table edits of the decoding rows, None where there are none
     begun: tuple[Added | Forked, ...]  # table rows that began: of admitted sequences, then of forks
     admitted: tuple[Admission, ...] = ()

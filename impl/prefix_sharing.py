@@ -69,8 +69,9 @@ class PrefixSharing(CacheViews):
     ) -> Publication:
         """Tell sequences their next token ids; publish each block that is full, known and written, or merge it.
 
-        `tokens` is flat, `counts` ids for each sequence in turn. A block whose prefix is published already gives way
-        to that block: the row is edited, and its own block let go. A retention class of 1 to 3 keeps blocks longer
+        `tokens` is flat, `counts` ids for each sequence in turn. Ids told at `add` are known: to publish a prompt that
+        has been computed, tell nothing: `publish([seq], [], counts=0)`. A block whose prefix is published already gives
+        way to that block: the row is edited, and its own block let go. A retention class of 1 to 3 keeps blocks longer
         than all of lower classes. Refused: `Duplicate`, `Unknown`, `BadCount` (more ids than positions allocated, a
         retention outside 0..3). O(ids + blocks published + rows in flight).
         """

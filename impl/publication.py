@@ -60,7 +60,10 @@ def publish(
 
 def _refuse(too_many: bool, retention: int) -> None:  # noqa: FBT001  (what there is to refuse)
     if too_many:
-        raise BadCount("a sequence can be told no more ids than it has positions allocated behind those it knows")
+        raise BadCount(
+            "a sequence can be told no more ids than it has positions allocated behind those it knows"
+            " (ids given to `add` are known already)"
+        )
     if not 0 <= retention < CLASSES:
         raise BadCount(f"a retention is 0 to {CLASSES - 1}, not {shown(retention)}")
 

@@ -40,11 +40,11 @@ from .step import plan_step
 class Scheduler(SchedulerViews):
     """Iteration-level scheduling over a cache that is the scheduler's alone.
 
-    Requests: `submit`, `cancel`, `preempt`, `drain`. Steps: `schedule`, `complete`, `fail`. Views: see
-    `SchedulerViews`. Also: `clone`.
+    Requests: `submit`, `cancel`, `preempt`, `drain`, `require_token_ids`. Steps: `schedule`, `complete`, `fail`. Views:
+    see `SchedulerViews`. Also: `clone`.
     """
 
-    __slots__ = ("_draining", "_newest", "_next_name")
+    __slots__ = ("_draining", "_needs_token_ids", "_newest", "_next_name")
 
     def __init__(self, cache: BlockCache, limits: Limits) -> None:
         super().__init__(Serving(cache, limits))
@@ -55,6 +55,7 @@ class Scheduler(SchedulerViews):
         self._next_name = 0
         self._newest = 0  # launch
         self._draining = False
+        self._needs_token_ids = False
 
     # ---- requests ---------------------------------------------------------------------------------------------------
 
@@ -62,14 +63,19 @@ class Scheduler(SchedulerViews):
         """Take a request in; it waits. Return the names that its samples' sequences will have.
 
         Refused: `Duplicate` (its id is live), `Empty`, `BadCount` (outputs, samples, priority), `TooLong` (the whole
-        pool could not hold it), `Draining`. O(prompt + log waiting).
+        pool could not hold it), `Draining`, `InvalidArgument` (also a number for a prompt after `require_token_ids`).
+        O(prompt + log waiting).
         """
+        if not isinstance(request, Request):
+            raise InvalidArgument(f"a request must be a Request(id, prompt, outputs), not {shown(request)}")
         serving = self._serving
         request_id = integer("a request's id", request.id)
         if request_id in serving.live:
             raise Duplicate(f"request {request_id} is live already")
         cache = serving.cache
         live = accepted(request, serving.limits, cache.blocks, cache.block_size, self._next_name)
+        if live.given_ids is None and self._needs_token_ids:
+            raise InvalidArgument(f"request {request_id} has a number for a prompt: to compute it takes token ids")
         if self._draining:
             raise Draining(f"request {request_id} comes after drain(): nothing is taken in any more")
         self._next_name = live.names.stop
@@ -94,6 +100,10 @@ class Scheduler(SchedulerViews):
     def drain(self) -> None:
         """Take no request in from here on; what is there goes on."""
         self._draining = True
+
+    def require_token_ids(self) -> None:
+        """Take in only prompts of token ids from here on: a number is enough to plan with, and not to compute with."""
+        self._needs_token_ids = True
 
     # ---- steps ------------------------------------------------------------------------------------------------------
 
@@ -166,7 +176,8 @@ class Scheduler(SchedulerViews):
         """Return an independent copy, on a copy of the cache."""
         twin = object.__new__(type(self))
         twin._serving = self._serving.clone()
-        twin._next_name, twin._newest, twin._draining = self._next_name, self._newest, self._draining
+        twin._next_name, twin._newest = self._next_name, self._newest
+        twin._draining, twin._needs_token_ids = self._draining, self._needs_token_ids
         return twin
 
     def _find(self, request: int) -> Live:

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from pagedkv.kernels import dispatch
-from pagedkv.kernels.arguments import PLAIN, Layout, PagedCache, Scoring
+from pagedkv.kernels.arguments import PLAIN, InvalidKernelArgument, Layout, PagedCache, Scoring
+from pagedkv.kernels.checks import LARGEST_HEAD, SMALLEST_HEAD, check_cache
 from pagedkv.kernels.plan import AttentionPlan, plan_attention
 from torch import Tensor
 
-from .arguments import integer
+from .arguments import integer, shown
 from .arithmetic import Paging
 from .arrays import Int32Array, Int64Array
+from .device import existing
 from .refusals import InvalidArgument
 from .results import Launch
 
@@ -70,8 +72,9 @@ def slot_mapping(launch: Launch, positions: Int64Array, paging: Paging) -> Int64
 class Storage:
     """K and V of all layers in blocks, beside a `BlockCache` of the same `blocks` and `block_size`.
 
-    `key_scale` and `value_scale` are float32 `[1]` or `[kv_heads]`, for fp8 pools. Errors: `InvalidArgument` for sizes,
-    `pagedkv.kernels.arguments.InvalidKernelArgument` for tensors that do not fit, before anything is written.
+    `key_scale` and `value_scale` are float32 `[1]` or `[kv_heads]`, for fp8 pools. Errors: `InvalidArgument` for what
+    no kernel could read, before the pool is allocated; `pagedkv.kernels.arguments.InvalidKernelArgument` for tensors
+    that do not fit, before anything is written.
     """
 
     __slots__ = ("_key_scale", "_value_scale", "block_size", "blocks", "device", "paging", "pool", "shape")
@@ -86,15 +89,17 @@ class Storage:
         key_scale: Tensor | None = None,
         value_scale: Tensor | None = None,
     ) -> None:
-        for what in ("layers", "kv_heads", "head_size"):
-            integer(what, getattr(shape, what), 1, 2**20)
+        _check_shape(shape)
         integer("blocks", blocks, 1, 2**31 - 2)
         integer("block_size", block_size, 1, 2**31 - 1)
-        if shape.layout not in ("NHD", "HND"):
-            raise InvalidArgument(f"the layout must be NHD or HND, not {shape.layout!r}")
         self.shape = shape
         self.blocks, self.block_size, self.paging = blocks, block_size, Paging(block_size)
-        self.device = torch.device(device)
+        self.device = existing(device)
+        position = torch.empty(pool_shape(shape, 1, 1)[2:], dtype=shape.dtype, device=self.device)
+        try:  # what every launch would be refused for is refused here
+            check_cache(PagedCache(position, position, shape.layout, key_scale, value_scale))
+        except InvalidKernelArgument as error:
+            raise InvalidArgument(f"the kernels take no such storage: {error}") from None
         self.pool = torch.zeros(pool_shape(shape, blocks, block_size), dtype=shape.dtype, device=self.device)
         self._key_scale, self._value_scale = key_scale, value_scale
 
@@ -151,3 +156,16 @@ class Storage:
     def _send(self, array: Int32Array | Int64Array) -> Tensor:
         """Bring an array to the device; a copy of its own, so that the host may go on changing it."""
         return torch.from_numpy(np.ascontiguousarray(array).copy()).to(self.device, non_blocking=True)
+
+
+def _check_shape(shape: KvShape) -> None:
+    """Refuse what is no shape at all; whether kernels can read it they say themselves."""
+    if not isinstance(shape, KvShape):
+        raise InvalidArgument(f"a storage's shape must be a KvShape(layers, kv_heads, head_size), not {shown(shape)}")
+    integer("layers", shape.layers, 1, 2**20)
+    integer("kv_heads", shape.kv_heads, 1, 2**20)
+    integer("head_size", shape.head_size, SMALLEST_HEAD, LARGEST_HEAD)
+    if not isinstance(shape.dtype, torch.dtype):
+        raise InvalidArgument(f"the dtype must be torch's, as torch.bfloat16, not {shown(shape.dtype)}")
+    if shape.layout not in ("NHD", "HND"):
+        raise InvalidArgument(f"the layout must be NHD or HND, not {shown(shape.layout)}")

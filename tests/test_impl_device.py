@@ -65,6 +65,14 @@ def test_a_launch_that_fails_stops_none_behind_it() -> None:
 def test_launches_run_on_a_cpu_or_a_gpu() -> None:
     with pytest.raises(InvalidArgument, match="not on meta"):
         open_device("meta")
+    with pytest.raises(InvalidArgument, match="torch knows no device 'gpu': say cpu or cuda"):
+        open_device("gpu")
+    there = torch.cuda.device_count()
+    with pytest.raises(InvalidArgument, match=f"there is no device cuda:{there}: torch can use {there} CUDA GPUs here"):
+        open_device(f"cuda:{there}")
+    if not there:
+        with pytest.raises(InvalidArgument, match="there is no device cuda: torch can use 0"):
+            open_device("cuda")
 
 
 # ---- staging --------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ Blocks hold 4 tokens. Free blocks are taken lowest first from a fresh pool, and 
 
 import numpy as np
 import pytest
+from pagedkv.impl.refusals import BadCount
 
 from sharing_helpers import NO_TOKENS, TEN, compute, made, prompt, publish, serve
 
@@ -31,6 +32,14 @@ def test_what_runs_is_hit_as_well_as_what_has_left() -> None:
     assert [cache.references(block) for block in (1, 2, 3, 4)] == [2, 2, 1, 1]
     assert cache.release(1).tolist() == [3]
     cache.check()
+
+
+def test_ids_told_at_add_are_known_and_a_prompt_is_published_by_telling_nothing() -> None:
+    cache = made()
+    compute(cache, 1, TEN)
+    with pytest.raises(BadCount, match=r"\(ids given to `add` are known already\)"):
+        cache.publish([1], TEN, len(TEN))
+    assert cache.publish([1], [], counts=0).blocks.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(("length", "hits"), [(1, 0), (4, 0), (5, 1), (8, 1), (9, 2), (12, 2), (13, 2)])

@@ -3,6 +3,8 @@
 Expected values come from the dense oracle on the logical K and V of each sequence, kept by the test as plain tensors.
 """
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -116,25 +118,49 @@ def test_sizes_come_from_one_function() -> None:
     # Llama-3.1-8B: 32 layers, 8 KV heads, head size 128, bf16: 131,072 bytes a token, and the null block is extra.
     shape = KvShape(32, 8, 128)
     assert bytes_needed(shape, blocks=99, block_size=16) == 100 * 16 * 131_072
-    small = Storage(KvShape(2, 2, 8, torch.float16, "HND"), 3, 4)
-    assert tuple(small.pool.shape) == pool_shape(small.shape, 3, 4) == (2, 2, 4, 2, 4, 8)
+    small = Storage(KvShape(2, 2, 24, torch.float16, "HND"), 3, 4)
+    assert tuple(small.pool.shape) == pool_shape(small.shape, 3, 4) == (2, 2, 4, 2, 4, 24)
     assert small.pool.nbytes == bytes_needed(small.shape, 3, 4)
 
 
 @pytest.mark.parametrize(
     ("shape", "blocks", "block_size"),
     [
-        (KvShape(0, 2, 8), 4, 4),
-        (KvShape(1, 0, 8), 4, 4),
+        (KvShape(0, 2, 16), 4, 4),
+        (KvShape(1, 0, 16), 4, 4),
         (KvShape(1, 2, -8), 4, 4),
-        (KvShape(1, 2, 8), 0, 4),
-        (KvShape(1, 2, 8), 4, 0),
-        (KvShape(1, 2, 8, torch.float32, "NDH"), 4, 4),  # type: ignore[arg-type]
+        (KvShape(1, 2, 16), 0, 4),
+        (KvShape(1, 2, 16), 4, 0),
+        (KvShape(1, 2, 16, torch.float32, "NDH"), 4, 4),  # type: ignore[arg-type]
     ],
 )
 def test_sizes_out_of_range_are_refused(shape: KvShape, blocks: int, block_size: int) -> None:
     with pytest.raises(InvalidArgument):
         Storage(shape, blocks, block_size)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (KvShape(2, 2, 8, torch.float32), "head_size must be an integer of 16 to 256, not 8"),
+        (KvShape(2, 2, 264, torch.float32), "head_size must be an integer of 16 to 256, not 264"),
+        (KvShape(2, 2, 20, torch.float32), "head size 20 is not in 16..256 in steps of 8"),
+        (KvShape(2, 2, 16, torch.int32), "dtype torch.int32 is not float32"),
+        (KvShape(2, 2, 16, "float32"), "the dtype must be torch's, as torch.bfloat16, not 'float32'"),  # type: ignore[arg-type]
+        ((2, 2, 8), r"must be a KvShape(layers, kv_heads, head_size), not (2, 2, 8)"),
+    ],
+)
+def test_what_no_kernel_could_read_is_refused_in_one_line(shape: KvShape, said: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(said)) as refused:
+        Storage(shape, 10, 4)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_scale_and_a_device_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="key_scale: "):
+        Storage(KvShape(2, 2, 16), 10, 4, key_scale=torch.ones(3))
+    with pytest.raises(InvalidArgument, match="torch knows no device 'gpu'"):
+        Storage(KvShape(2, 2, 16), 10, 4, device="gpu")
 
 
 def test_tensors_that_do_not_fit_are_refused_before_anything_is_written() -> None:

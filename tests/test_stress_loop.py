@@ -65,7 +65,17 @@ def test_the_command_says_what_happened(tmp_path: Path, capsys: pytest.CaptureFi
     assert report["worlds"] == 1
     assert report["rows"] > 0
     assert report["wrong"] is None
-    assert capsys.readouterr().out.startswith("1 worlds on cpu: ")
+    said = capsys.readouterr().out
+    assert said.startswith("1 worlds on cpu: ")
+    assert " failures (made on purpose), " in said
+    assert said.endswith("\nevery output row as dense attention in float64: holds\n")
+
+
+def test_help_says_what_is_compared_with_what(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        stress.main(["--help"])
+    assert ended.value.code == 0
+    assert "compare every output row with dense attention" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_command_names_the_wrong_row_and_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +83,7 @@ def test_the_command_names_the_wrong_row_and_how_to_see_it_again(capsys: pytest.
         assert stress.main(["--seconds", "60", "--seed", "3"]) == 1
     said = capsys.readouterr().out
     assert "wrong: world 3: launch " in said
+    assert "holds" not in said
     assert "again: python -m pagedkv.bench.stress --device cpu --seconds 0.1 --seed 3" in said
 
 
