@@ -199,8 +199,6 @@ class Implementation(Manager):
             seen[_named(alias)] = Seen(tuple(row), allocated, launched, written, known)
         if self.wrong:
             raise AssertionError(self.wrong)
-        if not seen:  # now and then; too dear for every step
-            cache.check()
         counts, holders = cache.counts, cache.holders().tolist()
         published = frozenset(cache.published().tolist())
         waiting = frozenset([block for block, count in enumerate(holders) if count < 0])
