@@ -29,7 +29,6 @@ from .alphabet import (
     Execute,
     Extend,
     Fork,
-    Operation,
     Pin,
     Publish,
     Release,
@@ -69,19 +68,19 @@ TELLINGS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 0, 1, 2)), IDS), min_
 SUBMISSIONS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 1, ALL, 2, ALL, 0))), min_size=1, max_size=3)
 
 
-class CacheMachine(RuleBasedStateMachine):
-    """A cache manager beside its judge. Subclasses name the case; see `machine`."""
+class JudgedMachine(RuleBasedStateMachine):
+    """What is under test, beside its judge: a cache manager, or a scheduler. Subclasses name the case."""
 
-    case: Case
+    case: Any  # a `Case` or a `SchedulerCase`
     finding: Finding | None = None  # of the last example that broke a rule
 
     def __init__(self) -> None:
         super().__init__()
         self.world = self.case.start()
-        self.trace: list[Operation] = []
+        self.trace: list[Any] = []
 
-    def step(self, operation: Operation) -> None:
-        """Take an operation on both sides."""
+    def step(self, operation: Any) -> Any:
+        """Take an operation on both sides; return what was decided."""
         self.trace.append(operation)
         try:
             decided = self.world.step(operation)
@@ -90,6 +89,13 @@ class CacheMachine(RuleBasedStateMachine):
             raise
         if isinstance(decided, Refused):
             event(f"{type(operation).__name__} refused as {decided.reason}")
+        return decided
+
+
+class CacheMachine(JudgedMachine):
+    """A cache manager beside its judge. Subclasses name the case; see `machine`."""
+
+    case: Case
 
     def name(self, pick: int, among: list[int]) -> int:
         """Return the name that a pick stands for: one of those given, so that most of what is drawn can be done."""

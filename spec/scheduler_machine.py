@@ -8,8 +8,9 @@ from typing import Any
 
 from hypothesis import event
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis.stateful import precondition, rule
 
+from .machine import JudgedMachine
 from .refusals import Broken, Refused
 from .requests import Request
 from .scheduler_alphabet import Cancel, Complete, Drain, Fail, Operation, Preempt, Schedule, Submit
@@ -23,29 +24,17 @@ PROMPTS = st.one_of(COUNTS, st.lists(st.integers(0, 1), max_size=5).map(tuple))
 PLACES = st.sampled_from((0, 0, 0, 0, 1, -1))  # which launch: mostly the oldest
 
 
-class SchedulerMachine(RuleBasedStateMachine):
+class SchedulerMachine(JudgedMachine):
     """A scheduler beside the policy. Subclasses name the case; see `scheduler_machine`."""
 
     case: SchedulerCase
-    finding: Finding | None = None  # of the last example that broke a rule
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.world = self.case.start()
-        self.trace: list[Operation] = []
-
-    def step(self, operation: Operation) -> None:
-        """Take an operation on both sides."""
-        self.trace.append(operation)
-        try:
-            decided = self.world.step(operation)
-        except Broken as broken:
-            type(self).finding = Finding(self.case, tuple(self.trace), broken)
-            raise
-        if isinstance(decided, Refused):
-            event(f"{type(operation).__name__} refused as {decided.reason}")
-        elif decided.plan.preempted:
+    def step(self, operation: Operation) -> Any:
+        """Take an operation on both sides; return what was decided."""
+        decided = super().step(operation)
+        if not isinstance(decided, Refused) and decided.plan.preempted:
             event("somebody was preempted")
+        return decided
 
     @rule(
         id_=IDS,
