@@ -3,6 +3,7 @@
 The words are those of the project's design page and are the same in the table and in the JSON.
 """
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -91,11 +92,7 @@ class ReplayReport:
     def as_table(self, title: str) -> Table:
         """Lay the figures out, one a row, each with what it means."""
         counts = self.counts
-        table = Table(title=Text(title), title_justify="left")
-        table.add_column("figure")
-        table.add_column("value", justify="right")
-        table.add_column("meaning")
-        for name, value, meaning in (
+        rows = (
             ("requests", f"{self.requests:,}", "of the trace"),
             ("finished", f"{counts.finished:,}", "ran to their final length"),
             ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals)),
@@ -110,15 +107,25 @@ class ReplayReport:
             ("peak_blocks", f"{counts.peak_blocks:,}", f"not free at one time, of {self.blocks:,}"),
             ("peak_running", f"{counts.peak_running:,}", "sequences at one time"),
             ("seconds", f"{self.seconds:.2f}", "of the loop, without reading the trace"),
-        ):
-            table.add_row(name, value, meaning)
-        return table
+        )
+        return figures_table(title, rows)
 
     def _tail_waste_in_words(self) -> str:
         a_sequence = self.tail_waste / max(self.counts.finished, 1)
         estimate = (self.block_size - 1) / 2
         share = f"{self.tail_waste_percent:.3f} % of the slots"
         return f"tokens, {share}; {a_sequence:.3f} a sequence, where (B - 1) / 2 is {estimate:g}"
+
+
+def figures_table(title: str, rows: Iterable[tuple[str, str, str]]) -> Table:
+    """Lay figures out, (name, value, meaning) a row."""
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("meaning")
+    for row in rows:
+        table.add_row(*row)
+    return table
 
 
 def refusals_in_words(refusals: tuple[Refusal, ...]) -> str:

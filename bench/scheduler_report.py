@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pagedkv.bench.replay_queue import Refusal
-from pagedkv.bench.replay_report import refusals_in_words
+from pagedkv.bench.replay_report import figures_table, refusals_in_words
 from rich.table import Table
-from rich.text import Text
 
 
 @dataclass(slots=True)
@@ -64,11 +63,7 @@ class SchedulerReport:
         """Lay the figures out, one a row, each with what it means."""
         counts = self.counts
         a_step = counts.launched_tokens / max(counts.steps, 1)
-        table = Table(title=Text(title), title_justify="left")
-        table.add_column("figure")
-        table.add_column("value", justify="right")
-        table.add_column("meaning")
-        for name, value, meaning in (
+        rows = (
             ("requests", f"{self.requests:,}", "of the trace"),
             ("finished", f"{counts.finished:,}", "sampled all their tokens"),
             ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals)),
@@ -89,6 +84,5 @@ class SchedulerReport:
             ("peak_blocks", f"{counts.peak_blocks:,}", f"not available at one time, of {self.blocks:,}"),
             ("peak_running", f"{counts.peak_running:,}", "sequences at one time"),
             ("seconds", f"{self.seconds:.2f}", "of the loop, without reading the trace"),
-        ):
-            table.add_row(name, value, meaning)
-        return table
+        )
+        return figures_table(title, rows)
