@@ -1,9 +1,9 @@
 """Requests in order of arrival, one by one: of a trace, or generated without end from the lengths of one.
 
 A replay through the scheduler takes any iterator of `Arrival`s, so it never needs the whole of its traffic at once. A
-trace is sorted by time, ties in file order. Generated traffic draws pairs of lengths from a trace, with replacement, and
-lets them arrive as a Poisson process: the traffic of an hour becomes that of a week, and costs no memory, since it is
-drawn as it is asked for, some thousand requests at a time.
+trace is sorted by time, ties in file order. Generated traffic draws pairs of lengths from a trace, with replacement,
+and lets them arrive as a Poisson process: the traffic of an hour becomes that of a week, and costs no memory, since it
+is drawn as it is asked for, some thousand requests at a time.
 
 Priorities and cancellations are drawn as well, from the seed, since no trace has any. A request without output tokens
 samples one, since a prompt's launch does.

@@ -107,7 +107,7 @@ class ReplayLoop:
                 self.scheduler.cancel(request)
             except Unknown:  # it has finished before
                 continue
-            self._forget(request)
+            self.forget(request)
             self.counts.cancelled += 1
 
     def schedule(self) -> Plan:
@@ -116,7 +116,7 @@ class ReplayLoop:
         counts.failed += len(plan.failed)
         counts.preemptions += len(plan.preempted)
         for request in plan.failed:
-            self._forget(request)
+            self.forget(request)
         for admission in plan.admitted:
             self.admit(admission, scheduler.serving.live[admission.request].slots)
         if plan.launch is not None:
@@ -154,11 +154,8 @@ class ReplayLoop:
         """Make room in the books."""
         self.request, self.left, self.final = (grown(book, slots) for book in (self.request, self.left, self.final))
 
-    def complete(self) -> IndexArray:
-        """Complete the oldest launch with what the trace says; return the slots that got a token, in row order.
-
-        Whoever is done must be as long as the trace says: `Broken` otherwise.
-        """
+    def complete(self) -> None:
+        """Complete the oldest launch with what the trace says; whoever is done must be as long as the trace says."""
         launch, plan, flight, _ = self.in_flight.popleft()
         receivers = flight.receivers
         sampled = np.zeros(receivers.size, np.int32) if self.tokens is None else self._sampled(plan, flight)
@@ -169,12 +166,12 @@ class ReplayLoop:
         if np.count_nonzero(alive) != alive.size:
             receivers = receivers[alive]
             rows = np.flatnonzero(alive) if rows is None else rows[alive]
+        self.sampled(receivers, any_first=bool(flight.firsts))
         left = self.left[receivers] - 1
         self.left[receivers] = left
         if finished or np.count_nonzero(left) != left.size:
             ends = np.flatnonzero(left == 0)
             self._finish(receivers[ends], launch.lengths[ends if rows is None else rows[ends]], finished)
-        return receivers
 
     def close(self) -> None:
         """Complete what is left and see that every block came back."""
@@ -197,8 +194,21 @@ class ReplayLoop:
 
     def finished(self, request: int) -> None:
         """Note that a request is done."""
-        self._forget(request)
+        self.forget(request)
         self.counts.finished += 1
+
+    def forget(self, request: int) -> None:
+        """Close the books of a request that leaves."""
+        del self.live[request]
+        self.unfinished.pop(request, None)
+
+    def sampled(self, slots: IndexArray, *, any_first: bool) -> None:
+        """Hear which slots have been given a token by a launch; `any_first`: for some it may be the first."""
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note a refusal."""
+        self.refusals[refusal.reason] += 1
+        self.refused.append(refusal)
 
     def _submit(self, arrival: Arrival) -> None:
         """Hand a request to the scheduler, or note why it would not have it."""
@@ -214,11 +224,6 @@ class ReplayLoop:
             self.unfinished[request] = self.samples
         if arrival.cancelled_after == 0:
             self.to_cancel.setdefault(self.turns, []).append(request)
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Note a refusal."""
-        self.refusals[refusal.reason] += 1
-        self.refused.append(refusal)
 
     def _finish(self, slots: IndexArray, lengths: Int64Array, finished: tuple[int, ...]) -> None:
         """Compare the samples that are done, and how long they are, with what the scheduler says and the trace."""
@@ -240,10 +245,6 @@ class ReplayLoop:
         """Count a sample that is done; say whether it was the last of its request."""
         self.unfinished[request] -= 1
         return self.unfinished[request] == 0
-
-    def _forget(self, request: int) -> None:
-        del self.live[request]
-        self.unfinished.pop(request, None)
 
     def _sampled(self, plan: Plan, flight: Flight) -> Int32Array:
         """Give the tokens of a launch: what the trace has at the positions behind its rows.
