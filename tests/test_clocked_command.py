@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from pagedkv.bench.command_line import run
 
+from real_data import SHAREGPT, real_data
+
 Captured = pytest.CaptureFixture[str]
 CLOCKED = ("--policy", "fcfs", "--step-time", "base=10")
 
@@ -92,6 +94,22 @@ def test_generated_traffic(trace: Path) -> None:
     assert {key: again[key] for key in facts if key not in times} == {
         key: facts[key] for key in facts if key not in times
     }
+
+
+def test_the_journal_of_a_clocked_replay_audits(trace: Path, tmp_path: Path) -> None:
+    journal = tmp_path / "journal.jsonl"
+    limits = ("--blocks", "8", "--max-tokens-per-step", "5", "--max-running", "2", "--samples", "2")
+    _replayed(trace, *CLOCKED, *limits, "--steps-ahead", "2", "--speedup", "100", "--journal", str(journal))
+    assert run(["compare", str(journal)]) == 0
+
+
+def test_hits_of_a_real_trace_are_those_that_are_known(tmp_path: Path) -> None:
+    """ShareGPT, one request after the other, each with its prompt alone: 19,520 tokens in full blocks of 16."""
+    result = tmp_path / "replay.json"
+    alone = ("--max-running", "1", "--max-tokens-per-step", "100000", "--prefill-only", "--blocks", "40000")
+    assert run(["replay", str(real_data(SHAREGPT)), *CLOCKED, *alone, "--json", str(result)]) == 0
+    facts = json.loads(result.read_text(encoding="utf-8"))
+    assert (facts["hit_tokens"], facts["prompt_tokens"], facts["steps"]) == (19_520, 257_239, 300)
 
 
 def test_zero_lengths_are_refused_or_end_with_their_prompt(tmp_path: Path) -> None:

@@ -3,21 +3,26 @@
 import json
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pagedkv.bench.clocked_trace import ClockSettings, replay_clocked
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.latency_meter import LatencyMeter
 from pagedkv.bench.meters import Stretch
 from pagedkv.bench.quantiles import Quantiles
 from pagedkv.bench.replay_arrivals import TrafficSettings, generated_arrivals, trace_arrivals
+from pagedkv.bench.replay_queue import ReplaySettings
+from pagedkv.bench.replay_scheduler import replay_scheduled
 from pagedkv.bench.step_calibration import TimedStep, calibrate, fit
 from pagedkv.bench.step_time import StepTime, read_step_time
 from pagedkv.bench.timeline_meter import POINTS_MAX, TimelineMeter
 from pagedkv.bench.trace_formats import TraceFormat
 from pagedkv.bench.traces import Trace
+from pagedkv.impl.requests import Limits
 
 
 def trace_of(lengths: list[tuple[int, int]], arrival_s: list[float]) -> Trace:
@@ -205,3 +210,18 @@ def test_generated_requests_have_lengths_of_the_trace_and_the_rate_that_is_asked
 def test_generated_requests_are_made_as_they_are_asked_for() -> None:
     endless = generated_arrivals(trace_of([(4, 2)], [0.0]), 1 << 60, 1.0, TrafficSettings())
     assert [arrival.request for arrival in islice(endless, 3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("blocks", [9, 14, 60])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_where_all_are_there_at_once_a_clock_changes_nothing(policy: Literal["fcfs", "priority"], blocks: int) -> None:
+    """The replay whose clock counts steps and this one do the same, so they count the same."""
+    random = np.random.default_rng(blocks)
+    lengths = [(int(prompt), int(output)) for prompt, output in random.integers(0, 20, (40, 2))]
+    trace, settings = trace_of(lengths, [0.0] * 40), ReplaySettings(block_size=4, blocks=blocks)
+    limits, traffic = Limits(max_tokens_per_step=30, max_running=8, policy=policy), TrafficSettings(seed=2)
+    counted = replay_scheduled(trace, settings, limits, traffic)
+    clocked = replay_clocked(trace, settings, limits, traffic, ClockSettings(step_time=StepTime(base_ms=7)))
+    assert clocked.outcome.scheduled.counts == counted.counts
+    assert clocked.latency.makespan_s == pytest.approx(0.007 * counted.counts.steps)
+    assert counted.counts.preemptions or blocks == 60
