@@ -47,9 +47,12 @@ Rate = Annotated[
 ]
 
 
+_OPTIONS = ("step_time", "speedup", "ttft_ms", "tpot_ms", "generate", "rate")
+
+
 def clock_settings(policy: PolicyName, step_ms: float | None, given: Mapping[str, Any]) -> ClockSettings | None:
-    """Return what the options say, None where there is no `--step-time`. Errors: `BadInput`."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+    """Return what the options say, None without `--step-time`; `given` may have others. Errors: `BadInput`."""
+    chosen = {name: given[name] for name in _OPTIONS if given[name] is not None}
     if "step_time" not in chosen:
         if chosen:
             option = f"--{next(iter(chosen)).replace('_', '-')}"
