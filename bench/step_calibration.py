@@ -78,7 +78,7 @@ def fit(steps: list[TimedStep]) -> StepTime:
     kept = np.arange(terms.shape[1])
     found = np.zeros(0)
     while kept.size:
-        found = np.linalg.lstsq(terms[:, kept], np.ones_like(ms))[0]
+        found = np.linalg.lstsq(terms[:, kept], np.ones_like(ms), rcond=None)[0]
         if found.min() >= 0:
             break
         kept = np.delete(kept, found.argmin())
