@@ -8,52 +8,55 @@ Two steps are in flight by default, as in an engine that schedules asynchronousl
 first half of the requests (`step_time_fit`), or is the one given by `--step-time`.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
+import typer
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.options import invoked_as
 from pagedkv.bench.progress import LateProgress
-from pagedkv.bench.real_run import EngineSettings, RealRun, check_same_requests, read_real_run
+from pagedkv.bench.real_run import RealRun, check_same_requests, read_real_run
 from pagedkv.bench.real_run_replay import RunSettings, replay_run
 from pagedkv.bench.real_run_report import Comparison, compare, findings, halves
 from pagedkv.bench.replay_arrivals import TrafficSettings, blocks_needed_of
 from pagedkv.bench.replay_queue import check_size
-from pagedkv.bench.result_files import write_json
-from pagedkv.bench.step_time import StepTime
+from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.search_options import output_folder
+from pagedkv.bench.step_time import StepTime, read_step_time
 from pagedkv.bench.step_time_fit import ROUNDS_MAX, fit_step_time
 from pagedkv.bench.traces import Trace, read_trace
 from pagedkv.impl.requests import Limits
 from rich.console import Console
 
-DEFAULT_STEPS_AHEAD = 2
-DEFAULT_BLOCK_SIZE = 16
-
-Value = TypeVar("Value", int, bool)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSettings:
-    """What options say; None where one was not given. Blocks are the usable ones."""
-
-    blocks: int | None = None
-    max_tokens_per_step: int | None = None
-    max_running: int | None = None
-    prefix_cache: bool | None = None
-    steps_ahead: int | None = None
+CompareRun = Annotated[
+    Path | None,
+    typer.Option(metavar="META", help="Beside a measured run: the meta.json of its files; its settings hold."),
+]
+RunOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where --compare-run puts figures and plots.")]
+OUT_FOLDER = Path("pagedkv-out/real-run")
+OF_RUN = ("blocks", "block_size", "max_tokens_per_step", "max_running", "prefix_cache", "steps_ahead")
+BESIDE = {"trace", "compare_run", "out", "json_file", "seed", "step_time", *OF_RUN}
+OTHERWISE: dict[str, int] = {
+    "block_size": 16,
+    "max_tokens_per_step": 2048,
+    "max_running": 256,
+    "prefix_cache": True,
+    "steps_ahead": 2,
+}
 
 
 def compare_with_run(
-    trace_file: Path,
-    meta_file: Path,
-    given: GivenSettings,
-    step_time: StepTime | None,
-    out: Path,
-    json_file: Path | None,
-    command: str,
+    context: typer.Context, trace_file: Path, meta_file: Path, out: Path, json_file: Path | None
 ) -> None:
     """Do it all: read, fit, compare, print, write. Errors: `BadInput`."""
+    given = _given(context)
+    if json_file is not None:
+        json_file = output_file(json_file, "--json", keep=[trace_file, meta_file])
+    out = output_folder(out, json_file)
+    step_time = read_step_time(given["step_time"]) if "step_time" in given else None
+    command = invoked_as(context)
     run = read_real_run(meta_file)
     with LateProgress("requests read", len(run)) as progress:
         trace = read_trace(trace_file, None, progress.reached)
@@ -63,8 +66,10 @@ def compare_with_run(
     title = f"{run.device}, {run.engine}: {len(run):,} requests of {trace_file.name}"
     console = Console(soft_wrap=True, markup=False, highlight=False)
     Console().print(comparison.as_table(title))
-    for line in (_in_words(comparison), *findings(comparison), *(f"Assumed: {each}." for each in assumptions)):
+    for line in (_in_words(comparison), *findings(comparison)):
         console.print(line)
+    if assumptions:
+        console.print(f"Assumed, as {meta_file.name} does not say it: {', '.join(assumptions)}.")
     facts = {"command": command, "trace": str(trace_file), "run": str(meta_file)} | comparison.as_json()
     console.print(f"{out}: {', '.join(_write(out, comparison, facts, title))}")
     console.print(command)
@@ -86,36 +91,39 @@ def compared(
     return compare(run, fit.best.replayed, settings, assumptions, fit.best.step_time, fit)
 
 
-def run_settings(run: RealRun, trace: Trace, given: GivenSettings) -> tuple[RunSettings, tuple[str, ...]]:
+def run_settings(run: RealRun, trace: Trace, given: Mapping[str, Any]) -> tuple[RunSettings, tuple[str, ...]]:
     """Put together what the run's files say, what options say, and what is assumed. Errors: `BadInput`."""
-    told: EngineSettings = run.settings
+    told: dict[str, Any] = asdict(run.settings) | {"steps_ahead": None}
+    chosen: dict[str, Any] = {}
     assumptions: list[str] = []
-
-    def settled(option: str, of_files: Value | None, of_options: Value | None, otherwise: Callable[[], Value]) -> Value:
-        if of_files is not None and of_options is not None and of_files != of_options:
-            what = f"{of_options} is given, and {run.path.name} says {of_files}"
+    for name in ("block_size", *(name for name in OF_RUN if name != "block_size")):
+        option = f"--{name.replace('_', '-')}"
+        if told[name] is not None and given.get(name, told[name]) != told[name]:
+            what = f"{given[name]} is given, and {run.path.name} says {told[name]}"
             raise BadInput(option, what, "leave the option out: the run's own settings hold")
-        if of_files is not None:
-            return of_files
-        if of_options is not None:
-            return of_options
-        assumed = otherwise()
-        assumptions.append(f"{option} {assumed} ({run.path.name} does not say it; the option does)")
-        return assumed
-
-    block_size = settled("--block-size", told.block_size, None, lambda: DEFAULT_BLOCK_SIZE)
-    all_at_once = blocks_needed_of(trace, block_size, TrafficSettings())
-    blocks = settled("--blocks", told.blocks, given.blocks, lambda: max(1, int(all_at_once.sum())))
+        chosen[name] = given.get(name) if told[name] is None else told[name]
+        if chosen[name] is None:
+            chosen[name] = OTHERWISE[name] if name in OTHERWISE else _blocks_of_all(trace, chosen["block_size"])
+            assumptions.append(f"{option} {chosen[name]}")
+    blocks, block_size = chosen.pop("blocks"), chosen.pop("block_size")
     check_size(trace, blocks, 0)
-    limits = Limits(
-        max_tokens_per_step=settled(
-            "--max-tokens-per-step", told.max_tokens_per_step, given.max_tokens_per_step, lambda: 2048
-        ),
-        max_running=settled("--max-running", told.max_running, given.max_running, lambda: 256),
-        prefix_cache=settled("--prefix-cache", told.prefix_cache, given.prefix_cache, lambda: True),
-        steps_ahead=settled("--steps-ahead", None, given.steps_ahead, lambda: DEFAULT_STEPS_AHEAD),
-    )
-    return RunSettings(blocks=blocks, block_size=block_size, limits=limits), tuple(assumptions)
+    return RunSettings(blocks=blocks, block_size=block_size, limits=Limits(**chosen)), tuple(assumptions)
+
+
+def _given(context: typer.Context) -> dict[str, Any]:
+    """Give the options that were given. Errors: `BadInput` for one that says nothing beside a measured run."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = {name: context.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+    for name in given:
+        if name not in BESIDE:
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(option, "has no meaning beside --compare-run", "leave out one of the two")
+    return given
+
+
+def _blocks_of_all(trace: Trace, block_size: int) -> int:
+    """Give a pool that is never the limit: blocks for all requests at once."""
+    return max(1, int(blocks_needed_of(trace, block_size, TrafficSettings()).sum()))
 
 
 def _in_words(comparison: Comparison) -> str:

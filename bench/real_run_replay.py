@@ -94,12 +94,13 @@ def replay_run(
         tokens=tokens if tokens.are_known else None,
         on_gone=on_gone,
     )
-    if outcome.refused:
-        first = outcome.refused[0]
+    scheduled = outcome.scheduled
+    if scheduled.refusals:
+        first = scheduled.refusals[0]
         what = f"request {first.request} is refused ({first.reason}) with {settings.blocks:,} blocks"
         raise BadInput(str(trace.path), what, "a measured run has served all of them: are pool and trace its own?")
     records = sorted(requests.records)  # by request
     arrival_s, admitted_s, first_token_s, last_token_s = np.array([record[1:5] for record in records]).T / 1000
     return ReplayedRun(
-        arrival_s, admitted_s, first_token_s, last_token_s, np.array(steps.rows), settings.blocks, outcome.counts
+        arrival_s, admitted_s, first_token_s, last_token_s, np.array(steps.rows), settings.blocks, scheduled.counts
     )
