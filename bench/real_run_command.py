@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench.clocked_options import CALIBRATE
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import invoked_as
 from pagedkv.bench.progress import LateProgress
@@ -55,7 +56,7 @@ def compare_with_run(
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace_file, meta_file])
     out = output_folder(out, json_file)
-    step_time = read_step_time(given["step_time"]) if "step_time" in given else None
+    step_time = _given_step_time(given)
     command = invoked_as(context)
     run = read_real_run(meta_file)
     with LateProgress("requests read", len(run)) as progress:
@@ -63,13 +64,13 @@ def compare_with_run(
     check_same_requests(run, trace)
     settings, assumptions = run_settings(run, trace, given)
     comparison = compared(run, trace, settings, assumptions, step_time)
-    title = f"{run.device}, {run.engine}: {len(run):,} requests of {trace_file.name}"
+    title = f"{run.device}, {run.engine}, {len(run):,} requests"
     console = Console(soft_wrap=True, markup=False, highlight=False)
     Console().print(comparison.as_table(title))
     for line in (_in_words(comparison), *findings(comparison)):
         console.print(line)
     if assumptions:
-        console.print(f"Assumed, as {meta_file.name} does not say it: {', '.join(assumptions)}.")
+        console.print(_assumed(comparison, meta_file))
     facts = {"command": command, "trace": str(trace_file), "run": str(meta_file)} | comparison.as_json()
     console.print(f"{out}: {', '.join(_write(out, comparison, facts, title))}")
     console.print(command)
@@ -104,7 +105,7 @@ def run_settings(run: RealRun, trace: Trace, given: Mapping[str, Any]) -> tuple[
         chosen[name] = given.get(name) if told[name] is None else told[name]
         if chosen[name] is None:
             chosen[name] = OTHERWISE[name] if name in OTHERWISE else _blocks_of_all(trace, chosen["block_size"])
-            assumptions.append(f"{option} {chosen[name]}")
+            assumptions.append(option if chosen[name] is True else f"{option} {chosen[name]}")
     blocks, block_size = chosen.pop("blocks"), chosen.pop("block_size")
     check_size(trace, blocks, 0)
     return RunSettings(blocks=blocks, block_size=block_size, limits=Limits(**chosen)), tuple(assumptions)
@@ -119,6 +120,14 @@ def _given(context: typer.Context) -> dict[str, Any]:
             option = f"--{name.replace('_', '-')}"
             raise BadInput(option, "has no meaning beside --compare-run", "leave out one of the two")
     return given
+
+
+def _given_step_time(given: Mapping[str, Any]) -> StepTime | None:
+    text = given.get("step_time")
+    if text == CALIBRATE:
+        what = "this machine is not the one that was measured"
+        raise BadInput(f"--step-time {text}", what, "leave it out: the model is fitted to the run")
+    return None if text is None else read_step_time(text)
 
 
 def _blocks_of_all(trace: Trace, block_size: int) -> int:
@@ -136,6 +145,15 @@ def _in_words(comparison: Comparison) -> str:
         f" {comparison.replayed.counts.preemptions:,} preemptions,"
         f" {comparison.replayed.counts.peak_running:,} running at most."
     )
+
+
+def _assumed(comparison: Comparison, meta_file: Path) -> str:
+    """Say what was assumed, and of an assumed pool whether its size has made a difference."""
+    text = f"Assumed, as {meta_file.name} does not say it: {', '.join(comparison.assumptions)}."
+    if any(each.startswith("--blocks") for each in comparison.assumptions):
+        peak = comparison.replayed.counts.peak_blocks
+        text += f" Ours used {peak:,} blocks at most: that pool was never the limit."
+    return text
 
 
 def _write(out: Path, comparison: Comparison, facts: dict[str, Any], title: str) -> list[str]:

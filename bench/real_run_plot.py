@@ -51,7 +51,7 @@ def draw_comparison(comparison: Comparison, title: str) -> Figure:
             _steps(axes, tpot_ms(times, comparison.run, several), look)
         fitted = comparison.fit is not None
         _name(axes, f"TPOT, {name if fitted else name.partition(',')[0]}", "TPOT (ms)", "requests not above it (%)")
-        axes.set_ylim(0, 100)
+        axes.set_ylim(0, 104)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     return figure

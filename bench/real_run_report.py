@@ -27,16 +27,18 @@ from rich.text import Text
 PEAK_RUNNING, SECOND_TPOT, MAKESPAN = "peak_running", "second_half_tpot_p50_ms", "makespan_s"
 LIMITS_PERCENT = {PEAK_RUNNING: 10.0, SECOND_TPOT: 15.0, MAKESPAN: 15.0}
 SHARES = (50, 90, 99)
+WHOLE_RUN, AT_TICKS = "whole run", "at the measured ticks"
 QUARTERS = (25, 50, 75, 100)
 HARDLY_VARIES = 1.1  # a quantity whose greatest is less than this many times its least
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of both runs; its key says the unit."""
+    """One figure of both runs: what part of the run it is about, its name there and its unit."""
 
     key: str
-    words: str
+    part: str
+    name: str
     measured: float
     ours: float
 
@@ -101,13 +103,18 @@ class Comparison:
         """Lay the figures out, measured beside ours."""
         table = Table(title=Text(title), title_justify="left")
         table.add_column("figure")
-        for column in ("measured", "ours", "difference, %"):
+        for column in ("measured", "ours", "off by, %"):
             table.add_column(column, justify="right")
         table.add_column("asked for")
+        part = ""
         for figure in self.figures.values():
+            if figure.part != part:
+                part = figure.part
+                table.add_section()
+                table.add_row(Text(part, style="bold"))
             difference = figure.difference_percent
             table.add_row(
-                figure.words,
+                f"  {figure.name}",
                 f"{figure.measured:,.2f}",
                 f"{figure.ours:,.2f}",
                 "" if difference is None else f"{difference:+.1f}",
@@ -126,10 +133,11 @@ def compare(
 ) -> Comparison:
     """Put a replay beside the run. Requests of one token have no TPOT; a half that has no other has no such figure."""
     first, second = halves(replayed.arrival_s)
+    parts = ("first half, fitted", "second half, judged") if fit is not None else ("first half", "second half")
     figures = [
-        *_latencies("first_half", "first half", run, replayed, first),
-        *_latencies("second_half", "second half", run, replayed, second),
-        Figure(MAKESPAN, "makespan, s", float(run.last_token_s.max()), float(replayed.last_token_s.max())),
+        *_latencies("first_half", parts[0], run, replayed, first),
+        *_latencies("second_half", parts[1], run, replayed, second),
+        Figure(MAKESPAN, WHOLE_RUN, "makespan, s", float(run.last_token_s.max()), float(replayed.last_token_s.max())),
         *_of_ticks(run, replayed),
     ]
     by_key = {figure.key: figure for figure in figures}
@@ -151,17 +159,17 @@ def findings(comparison: Comparison) -> list[str]:
     return said + [_miss(comparison, figure) for figure in comparison.figures.values() if figure.holds is False]
 
 
-def _latencies(key: str, words: str, run: RealRun, replayed: ReplayedRun, requests: Int64Array) -> list[Figure]:
+def _latencies(key: str, part: str, run: RealRun, replayed: ReplayedRun, requests: Int64Array) -> list[Figure]:
     """Give TTFT and TPOT quantiles of some requests."""
     figures = []
     several = requests[run.output_tokens[requests] >= 2]
     if several.size:
         measured, ours = (np.percentile(tpot_ms(each, run, several), SHARES).tolist() for each in (run, replayed))
         for share, a, b in zip(SHARES, measured, ours, strict=True):
-            figures.append(Figure(f"{key}_tpot_p{share}_ms", f"{words}: TPOT p{share}, ms", a, b))
+            figures.append(Figure(f"{key}_tpot_p{share}_ms", part, f"TPOT p{share}, ms", a, b))
     ttft = [np.percentile(each.first_token_s[requests] - each.arrival_s[requests], SHARES) for each in (run, replayed)]
     for share, a, b in zip(SHARES, *(each.tolist() for each in ttft), strict=True):
-        figures.append(Figure(f"{key}_ttft_p{share}_s", f"{words}: TTFT p{share}, s", a, b))
+        figures.append(Figure(f"{key}_ttft_p{share}_s", part, f"TTFT p{share}, s", a, b))
     return figures
 
 
@@ -174,15 +182,15 @@ def _of_ticks(run: RealRun, replayed: ReplayedRun) -> list[Figure]:
     """Give what ran, waited and was held, as seen at the measured ticks on both sides."""
     ticks = run.ticks
     running, waiting, usage = replayed.at(ticks.at_s)
-    figures = [
-        Figure(PEAK_RUNNING, "peak running, at ticks", float(ticks.running.max()), float(running.max())),
-        Figure("mean_running", "mean running", float(ticks.running.mean()), float(running.mean())),
-        Figure("peak_waiting", "peak waiting, at ticks", float(ticks.waiting.max()), float(waiting.max())),
-        Figure("mean_waiting", "mean waiting", float(ticks.waiting.mean()), float(waiting.mean())),
-    ]
+    series = [("running", ticks.running, running), ("waiting", ticks.waiting, waiting)]
     if ticks.usage_percent is not None:
-        measured = float(ticks.usage_percent.mean())
-        figures.append(Figure("mean_usage_percent", "mean cache usage, %", measured, float(usage.mean())))
+        series.append(("usage", ticks.usage_percent, usage))
+    figures = []
+    for name, measured, ours in series:
+        words, unit = ("cache usage, %", "_percent") if name == "usage" else (name, "")
+        for key, of in (("peak", np.max), ("mean", np.mean)):
+            both = float(of(measured)), float(of(ours))
+            figures.append(Figure(f"{key}_{name}{unit}", AT_TICKS, f"{key} {words}", *both))
     return figures
 
 
@@ -211,7 +219,7 @@ def _of_fit(fit: StepTimeFit, fitted: Int64Array) -> str:
 
 def _miss(comparison: Comparison, figure: Figure) -> str:
     """Say by how much a limit is missed, and what the data shows of the reason."""
-    text = f"{figure.words}: {figure.ours:,.2f} beside {figure.measured:,.2f}, {_verdict(figure)}."
+    text = f"{figure.part}, {figure.name}: {figure.ours:,.2f} beside {figure.measured:,.2f}, {_verdict(figure)}."
     run, replayed = comparison.run, comparison.replayed
     if figure.key == SECOND_TPOT:
         fitted = comparison.figures["first_half_tpot_p50_ms"]

@@ -32,10 +32,10 @@ from pagedkv.bench.traces import Float64Array, Int64Array, Trace
 
 COEFFICIENTS = ("base_ms", "token_ms", "row_ms", "context_ms")
 QUANTITIES = ("tokens", "decoding rows", "positions read")  # of a step
-ROUNDS_MAX = 10
+ROUNDS_MAX = 20
 NO_NEARER_MAX = 3  # rounds in a row
 STEP_LENGTH = 0.7  # of the way to the new coefficients: all of it oscillates where two of them can hardly be told apart
-ENOUGH = 1e-3  # relative change of a request's decode time
+ENOUGH = 1e-6  # relative change of a request's decode time
 REQUESTS_MIN = 8
 
 
@@ -73,7 +73,8 @@ def fit_step_time(
 ) -> StepTimeFit:
     """Fit the model to how long `requests` of the trace decoded (float64, ms, an entry each).
 
-    Errors: `BadInput` where fewer than eight of them have two tokens and took any time. Cost: up to ten replays.
+    Errors: `BadInput` where fewer than eight of them have two tokens and took any time.
+    Cost: up to twenty replays, eight or so on the runs at hand.
     """
     usable = (trace.output_tokens[requests] >= 2) & (decode_ms > 0)
     requests, decode_ms = requests[usable], decode_ms[usable]
