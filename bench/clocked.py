@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from pagedkv.bench.meters import Meter, RequestRecord, Stretch
 from pagedkv.bench.replay_arrivals import Arrival
-from pagedkv.bench.replay_loop import ReplayLoop
+from pagedkv.bench.replay_loop import ReplayLoop, positions_written
 from pagedkv.bench.replay_queue import Refusal
 from pagedkv.bench.replay_tokens import TraceTokens
 from pagedkv.bench.scheduler_report import SchedulerReport
@@ -201,17 +201,17 @@ class _ClockedLoop(ReplayLoop):
         """Give a launch its time, and tell the meters what there is during it."""
         launch = plan.launch
         assert launch is not None, "a plan without launch takes no time"
-        decoding = self.scheduler.serving.flights[launch.id].decoding
-        rows = launch.seqs.size
-        decoding_rows = rows if decoding is plan.counts else int(decoding.sum())
-        prompt_tokens = 0 if decoding is plan.counts else int(plan.counts.sum()) - decoding_rows
+        flight = self.scheduler.serving.flights[launch.id]
+        rows = flight.slots.size
+        decoding_rows = rows if flight.decoding is plan.counts else int(flight.decoding.sum())
+        prompt_tokens = positions_written(plan, flight) - decoding_rows
         context_tokens = int(launch.lengths.sum())
         begin_ms = max(self.now_ms, self.planned_until_ms)
         end_ms = begin_ms + self.step_time.step_ms(prompt_tokens, decoding_rows, context_tokens)
         self.planned_until_ms = end_ms
         self.sequence_steps += rows
         self.launched(plan, end_ms)
-        self.positions[self.in_flight[-1].flight.slots] += decoding
+        self.positions[flight.slots] += flight.decoding
         self._tell(begin_ms, end_ms, prompt_tokens, decoding_rows, context_tokens)
 
     def _tell(

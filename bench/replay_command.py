@@ -130,6 +130,7 @@ def replay_command(
     With `--compare-run` the replay takes a measured run's settings and stands beside what was measured; the step-time
     model is fitted on the first half of the requests and judged on the rest, where `--step-time` gives none.
     """
+    given = locals()  # all options by their names: those of the scheduler and of the clock are looked up there
     if compare_run is not None:
         compare_with_run(context, trace, compare_run, out, json_file)
         return
@@ -137,35 +138,13 @@ def replay_command(
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
-    given = {
-        "prefix_cache": prefix_cache,
-        "steps_ahead": steps_ahead,
-        "max_tokens_per_step": max_tokens_per_step,
-        "max_running": max_running,
-        "samples": samples,
-        "cancel_rate": cancel_rate,
-        "prefill_only": prefill_only,
-    }
     scheduling = scheduler_settings(policy, given, seed)
-    if scheduling is not None and engine is not EngineName.IMPL:
-        raise BadInput(f"--engine {engine.value}", "only the implementation schedules", "leave --policy out")
-    if scheduling is not None and final_length is not FinalLength.PROMPT_OUTPUT_LESS_ONE:
-        raise BadInput(
-            f"--final-length {final_length.value}", "a scheduler never writes the last token", "leave it out"
-        )
-    timing = {
-        "step_time": step_time,
-        "speedup": speedup,
-        "ttft_ms": ttft_ms,
-        "tpot_ms": tpot_ms,
-        "generate": generate,
-        "rate": rate,
-    }
-    clock = clock_settings(policy, step_ms, timing)
+    if scheduling is not None:
+        _refuse_what_a_scheduler_has_not(engine, final_length)
+    clock = clock_settings(policy, step_ms, given)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
-    command = invoked_as(context)
     facts = {
-        "command": command,
+        "command": invoked_as(context),
         "trace": str(trace),
         "engine": engine.value,
         "policy": policy.value,
@@ -175,6 +154,16 @@ def replay_command(
     }
     manner = _Manner(settings, scheduling, clock, engine, journal)
     _run(trace, requests, manner, json_file, facts)
+
+
+def _refuse_what_a_scheduler_has_not(engine: EngineName, final_length: FinalLength) -> None:
+    """Refuse options that say something of the policy `reserve` alone."""
+    if engine is not EngineName.IMPL:
+        raise BadInput(f"--engine {engine.value}", "only the implementation schedules", "leave --policy out")
+    if final_length is not FinalLength.PROMPT_OUTPUT_LESS_ONE:
+        raise BadInput(
+            f"--final-length {final_length.value}", "a scheduler never writes the last token", "leave it out"
+        )
 
 
 @dataclass(frozen=True, slots=True)

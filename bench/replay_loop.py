@@ -40,6 +40,11 @@ class InFlight(NamedTuple):
     end: float
 
 
+def positions_written(plan: Plan, flight: Flight) -> int:
+    """Give how many positions a launch writes: a row each where all decode."""
+    return plan.counts.size if plan.counts is flight.decoding else int(plan.counts.sum())
+
+
 class ReplayLoop:
     """A replay between two turns; who inherits it has the clock. `arrive`, `cancel_due`, `schedule`, `complete`."""
 
@@ -121,7 +126,6 @@ class ReplayLoop:
             self.admit(admission, scheduler.serving.live[admission.request].slots)
         if plan.launch is not None:
             counts.steps += 1
-            counts.launched_tokens += int(plan.counts.sum())
             counts.peak_running = max(counts.peak_running, scheduler.sequences)
             counts.peak_blocks = max(counts.peak_blocks, scheduler.cache.blocks - scheduler.cache.available)
         return plan
@@ -130,6 +134,7 @@ class ReplayLoop:
         """Note that a plan's launch is in flight until `end`."""
         assert plan.launch is not None, "a plan without launch does nothing"
         flight = self.scheduler.serving.flights[plan.launch.id]
+        self.counts.launched_tokens += positions_written(plan, flight)
         self.in_flight.append(InFlight(plan.launch, plan, flight, end))
 
     def admit(self, admission: Admission, slots: list[int]) -> None:
@@ -159,19 +164,22 @@ class ReplayLoop:
         launch, plan, flight, _ = self.in_flight.popleft()
         receivers = flight.receivers
         sampled = np.zeros(receivers.size, np.int32) if self.tokens is None else self._sampled(plan, flight)
-        alive = self.running.life[receivers] == flight.receiver_lives
+        leavers = self.scheduler.limits.steps_ahead > 1  # else nobody leaves between a launch and its end
+        alive = self.running.life[receivers] == flight.receiver_lives if leavers else None
         finished, publication = self.scheduler.complete(launch.id, sampled)
         self.published += 0 if publication is None else publication.blocks.size
-        rows = None if receivers is flight.slots else np.repeat(np.arange(flight.slots.size), plan.samples)
-        if np.count_nonzero(alive) != alive.size:
-            receivers = receivers[alive]
-            rows = np.flatnonzero(alive) if rows is None else rows[alive]
+        places = None  # among all tokens of the launch
+        if alive is not None and np.count_nonzero(alive) != alive.size:
+            places = np.flatnonzero(alive)
+            receivers = receivers[places]
         self.sampled(receivers, any_first=bool(flight.firsts))
         left = self.left[receivers] - 1
         self.left[receivers] = left
         if finished or np.count_nonzero(left) != left.size:
             ends = np.flatnonzero(left == 0)
-            self._finish(receivers[ends], launch.lengths[ends if rows is None else rows[ends]], finished)
+            tokens = ends if places is None else places[ends]
+            rows = np.repeat(np.arange(flight.slots.size), plan.samples)[tokens]
+            self._finish(receivers[ends], launch.lengths[rows], finished)
 
     def close(self) -> None:
         """Complete what is left and see that every block came back."""
