@@ -77,14 +77,20 @@ class RealRun:
         return len(self.arrival_s)
 
 
-def read_real_run(path: Path) -> RealRun:
-    """Read a run by its `meta.json`. Errors: `BadInput` for what is none, and for files that lack or contradict."""
+def run_files(path: Path) -> tuple[Path, Path, Path]:
+    """Give the three files of a run by the path of the first. Errors: `BadInput` for another name."""
     if not path.name.endswith(META):
         raise BadInput(str(path), f"its name does not end in {META}", REMEDY)
+    beside = path.name.removesuffix(META)
+    return path, path.with_name(beside + REQUESTS), path.with_name(beside + TICKS)
+
+
+def read_real_run(path: Path) -> RealRun:
+    """Read a run by its `meta.json`. Errors: `BadInput` for what is none, and for files that lack or contradict."""
+    _, requests_file, ticks_file = run_files(path)
     fields = _meta(path)
     settings = _settings(path, fields)
-    beside = path.name.removesuffix(META)
-    columns = _requests(path.with_name(beside + REQUESTS))
+    columns = _requests(requests_file)
     count = fields.get("num_requests")
     if count is not None and count != len(columns[TIMES[0]]):
         what = f"num_requests is {quoted(count)}, and beside it are {len(columns[TIMES[0]]):,} requests"
@@ -97,7 +103,7 @@ def read_real_run(path: Path) -> RealRun:
     device = hardware.get("device_name") if isinstance(hardware, dict) else None
     return RealRun(
         path=path,
-        device=str(device or beside.rstrip("._-") or path.parent.name),
+        device=str(device or path.name.removesuffix(META).rstrip("._-") or path.parent.name),
         engine=f"vLLM {fields.get('vllm_version', 'of no known version')}",
         settings=settings,
         arrival_s=arrival - zero,
@@ -107,7 +113,7 @@ def read_real_run(path: Path) -> RealRun:
         decode_s=last - first,
         prompt_tokens=prompt,
         output_tokens=output,
-        ticks=_ticks(path.with_name(beside + TICKS)),
+        ticks=_ticks(ticks_file),
     )
 
 

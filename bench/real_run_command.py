@@ -18,7 +18,7 @@ from pagedkv.bench.clocked_options import CALIBRATE
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import invoked_as
 from pagedkv.bench.progress import LateProgress
-from pagedkv.bench.real_run import RealRun, check_same_requests, read_real_run
+from pagedkv.bench.real_run import RealRun, check_same_requests, read_real_run, run_files
 from pagedkv.bench.real_run_replay import RunSettings, replay_run
 from pagedkv.bench.real_run_report import Comparison, compare, findings, halves
 from pagedkv.bench.replay_arrivals import TrafficSettings, blocks_needed_of
@@ -54,7 +54,7 @@ def compare_with_run(
     """Do it all: read, fit, compare, print, write. Errors: `BadInput`."""
     given = _given(context)
     if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=[trace_file, meta_file])
+        json_file = output_file(json_file, "--json", keep=[trace_file, *run_files(meta_file)])
     out = output_folder(out, json_file)
     step_time = _given_step_time(given)
     command = invoked_as(context)
@@ -76,6 +76,15 @@ def compare_with_run(
     console.print(command)
     if json_file is not None:
         write_json(json_file, facts)
+
+
+def refuse_out_alone(context: typer.Context) -> None:
+    """Refuse `--out` where nothing is put there. Errors: `BadInput`."""
+    source = context.get_parameter_source("out")
+    if source is not None and source.name == "COMMANDLINE":
+        raise BadInput(
+            "--out", "only a comparison with a measured run puts files there", "give --compare-run, or --json"
+        )
 
 
 def compared(

@@ -8,7 +8,6 @@ replay, some seconds for 300 requests, and 100 bytes a step.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from pagedkv.bench.clocked import CacheSettings, clocked_replay
@@ -31,7 +30,7 @@ class RunSettings:
     limits: Limits
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class ReplayedRun:
     """A replay: float64 seconds after the first arrival, an entry a request in the trace's order; and the steps.
 
@@ -47,15 +46,10 @@ class ReplayedRun:
     blocks: int
     counts: SchedulerCounts
 
-    @cached_property
-    def end_ms(self) -> Float64Array:
-        """When each step ends."""
-        return self.steps[:, 1]
-
     def at(self, seconds: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Give running, waiting and per cent of the blocks at these times; nothing before and behind the steps."""
+        """Give running, waiting and per cent of the blocks at these times; nothing where no step is."""
         step = np.searchsorted(self.steps[:, 0], 1000 * seconds, "right") - 1
-        inside = (step >= 0) & (1000 * seconds < self.end_ms[-1])
+        inside = (step >= 0) & (1000 * seconds < self.steps[step, 1])
         running, waiting, used = np.where(inside[:, None], self.steps[step, 2:5], 0.0).T
         return running, waiting, 100 * used / self.blocks
 

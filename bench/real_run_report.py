@@ -19,7 +19,7 @@ import numpy as np
 from pagedkv.bench.real_run import RealRun
 from pagedkv.bench.real_run_replay import ReplayedRun, RunSettings
 from pagedkv.bench.step_time import StepTime
-from pagedkv.bench.step_time_fit import QUANTITIES, StepTimeFit
+from pagedkv.bench.step_time_fit import QUANTITIES, StepTimeFit, decode_error
 from pagedkv.bench.traces import Float64Array, Int64Array
 from rich.table import Table
 from rich.text import Text
@@ -152,7 +152,9 @@ def halves(arrival_s: Float64Array) -> tuple[Int64Array, Int64Array]:
 
 def findings(comparison: Comparison) -> list[str]:
     """Say in sentences what the data shows: of the fit, of the run's parts, and of each limit that does not hold."""
-    said = [_of_fit(comparison.fit, comparison.first_half)] if comparison.fit is not None else []
+    said = (
+        [] if comparison.fit is None else [_of_fit(comparison, comparison.fit), _of_no_fit(comparison, comparison.fit)]
+    )
     measured, ours = (_finished_s(each.last_token_s) for each in (comparison.run, comparison.replayed))
     times = (f"{share} %: {a:.1f} s beside {b:.1f}" for share, a, b in zip(QUARTERS, measured, ours, strict=True))
     said.append(f"Requests finished, measured beside ours: {', '.join(times)}.")
@@ -160,16 +162,20 @@ def findings(comparison: Comparison) -> list[str]:
 
 
 def _latencies(key: str, part: str, run: RealRun, replayed: ReplayedRun, requests: Int64Array) -> list[Figure]:
-    """Give TTFT and TPOT quantiles of some requests."""
+    """Give quantiles of TPOT, TTFT and queueing (to the first admission) of some requests."""
     figures = []
     several = requests[run.output_tokens[requests] >= 2]
     if several.size:
         measured, ours = (np.percentile(tpot_ms(each, run, several), SHARES).tolist() for each in (run, replayed))
         for share, a, b in zip(SHARES, measured, ours, strict=True):
             figures.append(Figure(f"{key}_tpot_p{share}_ms", part, f"TPOT p{share}, ms", a, b))
-    ttft = [np.percentile(each.first_token_s[requests] - each.arrival_s[requests], SHARES) for each in (run, replayed)]
-    for share, a, b in zip(SHARES, *(each.tolist() for each in ttft), strict=True):
-        figures.append(Figure(f"{key}_ttft_p{share}_s", part, f"TTFT p{share}, s", a, b))
+    for name, words, column in (("ttft", "TTFT", "first_token_s"), ("queueing", "queueing", "admitted_s")):
+        measured, ours = (
+            np.percentile((getattr(each, column) - each.arrival_s)[requests], SHARES).tolist()
+            for each in (run, replayed)
+        )
+        for share, a, b in zip(SHARES, measured, ours, strict=True):
+            figures.append(Figure(f"{key}_{name}_p{share}_s", part, f"{words} p{share}, s", a, b))
     return figures
 
 
@@ -202,14 +208,16 @@ def _verdict(figure: Figure) -> str:
     return f"within {limit:g} %: holds" if missed <= 0 else f"within {limit:g} %: missed by {missed:.1f} points"
 
 
-def _of_fit(fit: StepTimeFit, fitted: Int64Array) -> str:
-    """Say how near the fit came, and over which range it saw what a step does."""
-    best = fit.best
+def _of_fit(comparison: Comparison, fit: StepTimeFit) -> str:
+    """Say how near the fit came on either half, and over which range it saw what a step does."""
+    best, run = fit.best, comparison.run
     least, most = best.mean_step.min(axis=0), best.mean_step.max(axis=0)
     ranges = "; ".join(f"{a:,.0f} to {b:,.0f} {name}" for name, a, b in zip(QUANTITIES, least, most, strict=True))
+    judged = decode_error(best.replayed, comparison.second_half, 1000 * run.decode_s[comparison.second_half])
     text = (
-        f"Fitted on the decode times of {fitted.size:,} requests, which the replay meets to {100 * best.error:.1f} %"
-        f" (root mean square). A mean step of theirs had {ranges}."
+        f"Fitted on the decode times of {comparison.first_half.size:,} requests, which the replay meets to"
+        f" {100 * best.error:.1f} % (root mean square), and those of the second half to {100 * judged:.1f} %."
+        f" A mean step of the fitted ones had {ranges}."
     )
     still = [name for name, a, b in zip(QUANTITIES, least, most, strict=True) if a and b / a < HARDLY_VARIES]
     if still:
@@ -217,15 +225,27 @@ def _of_fit(fit: StepTimeFit, fitted: Int64Array) -> str:
     return text
 
 
+def _of_no_fit(comparison: Comparison, fit: StepTimeFit) -> str:
+    """Say what is reached without a model: by the first round, in which every step lasts as long."""
+    first = fit.rounds[0]
+    plain = compare(comparison.run, first.replayed, comparison.settings, (), first.step_time, None).figures
+    limited = [plain[key] for key in LIMITS_PERCENT if key in plain]
+    off = ", ".join(f"{each.name.partition(',')[0]} {each.difference_percent or 0:+.1f} %" for each in limited)
+    return (
+        f"Without a model, with every step as long as the fitted requests' median TPOT ({first.step_time.base_ms:.1f}"
+        f" ms), the replay meets their decode times to {100 * first.error:.1f} %, and what has a limit is off by: {off}."
+    )
+
+
 def _miss(comparison: Comparison, figure: Figure) -> str:
     """Say by how much a limit is missed, and what the data shows of the reason."""
     text = f"{figure.part}, {figure.name}: {figure.ours:,.2f} beside {figure.measured:,.2f}, {_verdict(figure)}."
     run, replayed = comparison.run, comparison.replayed
     if figure.key == SECOND_TPOT:
-        fitted = comparison.figures["first_half_tpot_p50_ms"]
+        first = comparison.figures.get("first_half_tpot_p50_ms", figure)
         mean = comparison.figures["mean_running"]
         return (
-            f"{text} On the fitted half it is off by {fitted.difference_percent or 0:+.1f} %; over the whole run"
+            f"{text} On the first half it is off by {first.difference_percent or 0:+.1f} %; over the whole run"
             f" {mean.measured:.1f} requests ran on average, in ours {mean.ours:.1f}."
         )
     if figure.key == MAKESPAN:

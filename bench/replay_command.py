@@ -22,7 +22,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
-from pagedkv.bench.real_run_command import OUT_FOLDER, CompareRun, RunOut, compare_with_run
+from pagedkv.bench.real_run_command import OUT_FOLDER, CompareRun, RunOut, compare_with_run, refuse_out_alone
 from pagedkv.bench.replay import replay
 from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import BLOCKS_MAX, FinalLength, ReplaySettings
@@ -134,6 +134,7 @@ def replay_command(
     if compare_run is not None:
         compare_with_run(context, trace, compare_run, out, json_file)
         return
+    refuse_out_alone(context)
     if journal is not None:
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:

@@ -88,7 +88,7 @@ def fit_step_time(
         step_time = StepTime(**dict(zip(COEFFICIENTS, coefficients.tolist(), strict=True)))
         replayed = replay_run(trace, settings, step_time)
         design, idle_ms = lived_through(replayed, requests)
-        error = float(np.sqrt(np.mean((_decode_ms(replayed, requests) / decode_ms - 1) ** 2)))
+        error = decode_error(replayed, requests, decode_ms)
         rounds.append(FitRound(step_time, replayed, error, design[:, 1:] / design[:, :1] * (1, 1, 1000)))
         on_round(len(rounds))
         weights = 1 / decode_ms
@@ -97,6 +97,13 @@ def fit_step_time(
             break
         coefficients = coefficients + STEP_LENGTH * (target - coefficients)
     return StepTimeFit(tuple(rounds))
+
+
+def decode_error(replayed: ReplayedRun, requests: Int64Array, decode_ms: Float64Array) -> float:
+    """Give the root mean square of the relative errors of decode times; requests that took no time are left out."""
+    ours_ms = 1000 * (replayed.last_token_s - replayed.first_token_s)[requests]
+    took = decode_ms > 0
+    return float(np.sqrt(np.mean((ours_ms[took] / decode_ms[took] - 1) ** 2))) if took.any() else 0.0
 
 
 def lived_through(replayed: ReplayedRun, requests: Int64Array) -> tuple[Float64Array, Float64Array]:
@@ -135,7 +142,3 @@ def _still_nears(rounds: list[FitRound]) -> bool:
     """Whether one of the newest rounds came nearer than all before it."""
     errors = [each.error for each in rounds]
     return errors.index(min(errors)) >= len(errors) - NO_NEARER_MAX if errors else True
-
-
-def _decode_ms(replayed: ReplayedRun, requests: Int64Array) -> Float64Array:
-    return 1000 * (replayed.last_token_s[requests] - replayed.first_token_s[requests])

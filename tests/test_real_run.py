@@ -184,6 +184,14 @@ def test_a_replay_keeps_its_steps_and_every_request(tmp_path: Path) -> None:
     assert usage.tolist() == [50, 50, 25, 50, 0, 0]
 
 
+def test_between_steps_there_is_nothing() -> None:
+    steps = np.array([[0, 10, 3, 1, 2, 1, 1, 1], [50, 60, 2, 0, 4, 1, 1, 1]], np.float64)
+    nothing = np.zeros(0)
+    replayed = ReplayedRun(nothing, nothing, nothing, nothing, steps, 4, SchedulerCounts())
+    running, waiting, usage = replayed.at(np.array([0.009, 0.03, 0.05, 0.06]))
+    assert (running.tolist(), waiting.tolist(), usage.tolist()) == ([3, 0, 2, 0], [1, 0, 0, 0], [50, 0, 100, 0])
+
+
 def test_a_request_that_never_fits_ends_the_comparison(tmp_path: Path) -> None:
     settings = RunSettings(blocks=1, block_size=4, limits=Limits())
     with pytest.raises(BadInput, match=r"request 1 is refused \(TooLong\) with 1 blocks"):

@@ -41,7 +41,7 @@ MEASURED_RUN = RealRun(
     engine="vLLM 0.1",
     settings=EngineSettings(max_tokens_per_step=8, max_running=4, blocks=10, block_size=4, prefix_cache=True),
     arrival_s=_column(0, 0, 0, 0),
-    admitted_s=_column(0, 0, 0, 0),
+    admitted_s=_column(0.5, 0.5, 1, 1),
     first_token_s=_column(*FIRST_S),
     last_token_s=_column(*LAST_S),
     decode_s=_column(1, 2, 2, 4),
@@ -70,6 +70,7 @@ def test_figures_are_those_of_a_hand_count() -> None:
         "second_half_tpot_p99_ms": (398, 457.6),
         "first_half_ttft_p50_s": (1, 1),
         "second_half_ttft_p90_s": (2, 2),
+        "first_half_queueing_p50_s": (0.5, 0),
         "makespan_s": (6, 6.6),
         "peak_running": (4, 4),
         "mean_running": (3, 4),
@@ -101,7 +102,7 @@ def test_a_miss_is_said_with_its_size_and_what_the_data_shows() -> None:
     comparison = _compared((2.0, 3.0, 5.0, 9.0), running=5)
     tpot, makespan, peak = findings(comparison)[1:]
     assert tpot == (
-        "second half, TPOT p50, ms: 500.00 beside 300.00, within 15 %: missed by 51.7 points. On the fitted half it is"
+        "second half, TPOT p50, ms: 500.00 beside 300.00, within 15 %: missed by 51.7 points. On the first half it is"
         " off by +0.0 %; over the whole run 3.0 requests ran on average, in ours 5.0."
     )
     assert makespan == (
@@ -153,6 +154,12 @@ def _facts(miniature: MiniatureRun) -> dict[str, Any]:
     return facts
 
 
+def _tpot_ms(miniature: MiniatureRun) -> list[float]:
+    measured = read_real_run(miniature.meta)
+    pairs = zip(measured.decode_s.tolist(), measured.output_tokens.tolist(), strict=True)
+    return [1000 * decode_s / (tokens - 1) for decode_s, tokens in pairs]
+
+
 def test_a_run_is_fitted_compared_and_written(miniature: MiniatureRun, capsys: Captured) -> None:
     json_file = miniature.meta.parent / "x.json"
     assert _replay(miniature, "--json", str(json_file)) == 0
@@ -168,7 +175,11 @@ def test_a_run_is_fitted_compared_and_written(miniature: MiniatureRun, capsys: C
         assert figure["ours"] == pytest.approx(figure["measured"], rel=1e-3, abs=0.01)
     assert facts["ticks"]["running"] == facts["ticks"]["running_measured"]
     assert "Assumed, as tiny.meta.json does not say it: --steps-ahead 2." in said
-    assert f"Fitted on the decode times of {32} requests" in said
+    assert "Fitted on the decode times of 32 requests, which the replay meets to 0.0 %" in said
+    plain = facts["fit"]["rounds"][0]
+    tpot_ms = float(np.median(_tpot_ms(miniature)[:32]))
+    assert plain["step_time"] == {"base_ms": pytest.approx(tpot_ms), "token_ms": 0, "row_ms": 0, "context_ms": 0}
+    assert f"Without a model, with every step as long as the fitted requests' median TPOT ({tpot_ms:.1f} ms)" in said
     assert facts["command"] in said
     # What was written is a model that can be given.
     assert _replay(miniature, "--step-time", str(json_file)) == 0
@@ -222,6 +233,19 @@ def test_options_that_contradict_the_run_are_one_line(
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line
     assert not (miniature.meta.parent / "out").exists()
+
+
+def test_the_measured_files_are_never_written_over(miniature: MiniatureRun, capsys: Captured) -> None:
+    requests = miniature.meta.with_name("tiny.requests.jsonl")
+    before = requests.read_bytes()
+    assert _replay(miniature, "--json", str(requests)) == 2
+    assert "in use by the same command" in capsys.readouterr().err
+    assert requests.read_bytes() == before
+
+
+def test_out_alone_is_refused(miniature: MiniatureRun, capsys: Captured) -> None:
+    assert run(["replay", str(miniature.trace), "--out", str(miniature.trace.parent / "x")]) == 2
+    assert "--out: only a comparison with a measured run puts files there" in capsys.readouterr().err
 
 
 def test_files_that_do_not_belong_together_are_one_line(miniature: MiniatureRun, capsys: Captured) -> None:
