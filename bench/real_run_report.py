@@ -233,7 +233,7 @@ def _of_no_fit(comparison: Comparison, fit: StepTimeFit) -> str:
     off = ", ".join(f"{each.name.partition(',')[0]} {each.difference_percent or 0:+.1f} %" for each in limited)
     return (
         f"Without a model, with every step as long as the fitted requests' median TPOT ({first.step_time.base_ms:.1f}"
-        f" ms), the replay meets their decode times to {100 * first.error:.1f} %, and what has a limit is off by: {off}."
+        f" ms), the replay meets their decode times to {100 * first.error:.1f} %; what has a limit is off by: {off}."
     )
 
 
