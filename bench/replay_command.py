@@ -20,9 +20,10 @@ from pagedkv.bench.impl_engine import open_impl_engine
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay import replay
+from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import BLOCKS_MAX, FinalLength, ReplaySettings
 from pagedkv.bench.replay_report import ReplayReport
-from pagedkv.bench.replay_scheduler import TrafficSettings, replay_scheduled
+from pagedkv.bench.replay_scheduler import replay_scheduled
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_options import (
     CancelRate,

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 from pagedkv.bench.failures import BadInput
-from pagedkv.bench.replay_scheduler import TrafficSettings
+from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.impl.requests import Limits
 
 MOST = 1 << 31

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pagedkv.bench import replay_scheduler
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import Refusal, ReplaySettings
-from pagedkv.bench.replay_scheduler import TrafficSettings, replay_scheduled
+from pagedkv.bench.replay_scheduler import replay_scheduled
 from pagedkv.bench.replay_tokens import TraceTokens
 from pagedkv.bench.scheduler_report import SchedulerReport
 from pagedkv.bench.trace_formats import TraceFormat

@@ -3,8 +3,9 @@
 from functools import cache
 
 import pytest
+from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import ReplaySettings
-from pagedkv.bench.replay_scheduler import TrafficSettings, replay_scheduled
+from pagedkv.bench.replay_scheduler import replay_scheduled
 from pagedkv.bench.scheduler_report import SchedulerReport
 from pagedkv.bench.traces import Trace, read_trace
 from pagedkv.impl.requests import Limits
