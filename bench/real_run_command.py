@@ -8,7 +8,7 @@ Two steps are in flight by default, as in an engine that schedules asynchronousl
 first half of the requests (`step_time_fit`), or is the one given by `--step-time`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from pagedkv.bench.clocked_options import CALIBRATE
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.html_report import Plot, Section, report_page
 from pagedkv.bench.options import invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.real_run import RealRun, check_same_requests, read_real_run, run_files
@@ -23,7 +24,7 @@ from pagedkv.bench.real_run_replay import RunSettings, replay_run
 from pagedkv.bench.real_run_report import Comparison, compare, findings, halves
 from pagedkv.bench.replay_arrivals import TrafficSettings, blocks_needed_of
 from pagedkv.bench.replay_queue import check_size
-from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.bench.search_options import output_folder
 from pagedkv.bench.step_time import StepTime, read_step_time
 from pagedkv.bench.step_time_fit import ROUNDS_MAX, fit_step_time
@@ -67,12 +68,13 @@ def compare_with_run(
     title = f"{run.device}, {run.engine}, {len(run):,} requests"
     console = Console(soft_wrap=True, markup=False, highlight=False)
     Console().print(comparison.as_table(title))
-    for line in (_in_words(comparison), *findings(comparison)):
-        console.print(line)
+    lines = [_in_words(comparison), *findings(comparison)]
     if assumptions:
-        console.print(_assumed(comparison, meta_file))
+        lines.append(_assumed(comparison, meta_file))
+    for line in lines:
+        console.print(line)
     facts = {"command": command, "trace": str(trace_file), "run": str(meta_file)} | comparison.as_json()
-    console.print(f"{out}: {', '.join(_write(out, comparison, facts, title))}")
+    console.print(f"{out}: {', '.join(_write(out, comparison, facts, title, lines))}")
     console.print(command)
     if json_file is not None:
         write_json(json_file, facts)
@@ -165,11 +167,20 @@ def _assumed(comparison: Comparison, meta_file: Path) -> str:
     return text
 
 
-def _write(out: Path, comparison: Comparison, facts: dict[str, Any], title: str) -> list[str]:
+def _write(out: Path, comparison: Comparison, facts: dict[str, Any], title: str, lines: Sequence[str]) -> list[str]:
+    """Write figures, plots, and a page with all of it."""
     from pagedkv.bench.real_run_plot import draw_comparison  # noqa: PLC0415  (matplotlib takes a second to import)
     from pagedkv.bench.sweep_plots import write_figure  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "real_run.json", facts)
-    pictures = write_figure(draw_comparison(comparison, title), out, "real_run")
-    return ["real_run.json", *(picture.name for picture in pictures)]
+    figure = draw_comparison(comparison, title)
+    pictures = write_figure(figure, out, "real_run")
+    sections = (
+        Section("Beside the measured run", (comparison.as_table(title), *lines)),
+        Section(
+            "Over time, and TPOT", (Plot(figure, "Running, waiting, cache usage and TPOT, measured and replayed"),)
+        ),
+    )
+    write_whole(out / "real_run.html", report_page("pagedkv replay: a measured run", sections, facts["command"]))
+    return ["real_run.html", "real_run.json", *(picture.name for picture in pictures)]

@@ -270,6 +270,8 @@ def _finished_s(last_token_s: Float64Array) -> Float64Array:
 
 def _figure_as_json(figure: Figure) -> dict[str, Any]:
     return {
+        "part": figure.part,
+        "name": figure.name,
         "measured": figure.measured,
         "ours": figure.ours,
         "difference_percent": figure.difference_percent,
