@@ -155,9 +155,11 @@ class _ClockedLoop(ReplayLoop):
     def admit(self, admission: Admission, slots: list[int]) -> None:
         """Note when a request is admitted, and how many positions its samples begin with."""
         super().admit(admission, slots)
-        self.positions[slots] = [self.scheduler.serving.known(slot) for slot in slots]
+        for slot in slots:
+            self.positions[slot] = self.scheduler.serving.known(slot)
         if not admission.resumed:
-            self.fresh[slots] = True
+            for slot in slots:
+                self.fresh[slot] = True
             self.admitted_ms[admission.request] = self.now_ms
 
     def finished(self, request: int) -> None:

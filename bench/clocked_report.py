@@ -31,6 +31,7 @@ class ClockedReport:
         outcome = self.outcome
         return {
             **outcome.scheduled.as_json(),
+            "cpu_seconds": outcome.cpu_seconds,
             "sequence_steps": outcome.sequence_steps,
             "sequence_steps_per_s": outcome.sequence_steps_per_s,
             "sequence_steps_per_cpu_s": outcome.sequence_steps_per_cpu_s,
@@ -46,7 +47,11 @@ class ClockedReport:
     def _speed_rows(self) -> tuple[tuple[str, str, str], ...]:
         outcome = self.outcome
         rates = f"{outcome.sequence_steps_per_s:,.0f} a second, {outcome.sequence_steps_per_cpu_s:,.0f} of CPU time"
-        return (("sequence_steps", f"{outcome.sequence_steps:,}", f"rows of launches; {rates}"),)
+        a_request_us = 1e6 * outcome.cpu_seconds / max(outcome.scheduled.requests, 1)
+        return (
+            ("cpu_seconds", f"{outcome.cpu_seconds:.2f}", f"of the loop: {a_request_us:.1f} us a request"),
+            ("sequence_steps", f"{outcome.sequence_steps:,}", f"rows of launches; {rates}"),
+        )
 
     def _goodput_rows(self) -> tuple[tuple[str, str, str], ...]:
         latency = self.latency

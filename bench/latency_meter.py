@@ -72,7 +72,7 @@ class LatencyMeter(Meter):
         waited = int(np.count_nonzero(before_ms == self._step_before_ms))
         if waited:
             self.itl.add(at_ms - self._step_before_ms, waited)
-        if waited < slots.size:
+        if waited + (0 if firsts is None else firsts.size) < slots.size:
             others = at_ms - before_ms[before_ms != self._step_before_ms]
             self.itl.add_all(others[~np.isnan(others)])
         self._last_ms[slots] = at_ms

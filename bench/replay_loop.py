@@ -177,8 +177,9 @@ class ReplayLoop:
         self.left[receivers] = left
         if finished or np.count_nonzero(left) != left.size:
             ends = np.flatnonzero(left == 0)
-            tokens = ends if places is None else places[ends]
-            rows = np.repeat(np.arange(flight.slots.size), plan.samples)[tokens]
+            rows = ends if places is None else places[ends]
+            if flight.receivers is not flight.slots:  # a row may give no token, or several
+                rows = np.repeat(np.arange(flight.slots.size), plan.samples)[rows]
             self._finish(receivers[ends], launch.lengths[rows], finished)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """A step-time model of this machine: the loop runs with our kernels and a small model, each step timed, a line fitted.
 
 What is timed is the whole of a step: scheduling, the cache, staging, kernels, sampling. Batches of several sizes and
-contexts prefill in chunks and then decode; each batch runs several times, and of every step the median time counts.
+contexts prefill in chunks and then decode; each batch runs several times, and of every step the shortest time counts,
+since whatever else the machine does can only add to it.
 Coefficients are fitted to the relative error, so that short steps count as much as long ones, and none is below 0: a
 term that would be is left out (an active-set non-negative least squares, as in Lawson and Hanson, 1974).
 
@@ -28,7 +29,7 @@ from pagedkv.impl.storage import KvShape, Storage
 SHAPE = KvShape(2, 2, 64, torch.float32)
 Q_HEADS, VOCABULARY, LONGEST = 8, 64, 1152
 BATCHES = ((1, 64), (8, 64), (32, 64), (1, 1024), (8, 512), (16, 1024))  # sequences, prompt tokens of each
-CHUNK, DECODE_STEPS, REPEATS, BLOCK_SIZE = 256, 16, 3, 16
+CHUNK, DECODE_STEPS, REPEATS, BLOCK_SIZE = 256, 16, 5, 16
 
 
 class TimedStep(NamedTuple):
@@ -78,7 +79,7 @@ def fit(steps: list[TimedStep]) -> StepTime:
     kept = np.arange(terms.shape[1])
     found = np.zeros(0)
     while kept.size:
-        found = np.linalg.lstsq(terms[:, kept], np.ones_like(ms))[0]
+        found = np.linalg.lstsq(terms[:, kept], np.ones_like(ms), rcond=None)[0]
         if found.min() >= 0:
             break
         kept = np.delete(kept, found.argmin())

@@ -89,7 +89,7 @@ def test_generated_traffic(trace: Path) -> None:
     assert (facts["finished"], facts["hit_tokens"], facts["generate"], facts["requests_per_s"]) == (500, 0, 500, 50)
     assert facts["makespan_s"] == pytest.approx(5, rel=0.2)
     assert 500 * 8 < int(str(facts["prompt_tokens"])) < 500 * 12
-    times = {"seconds", "sequence_steps_per_s", "sequence_steps_per_cpu_s"}
+    times = {"seconds", "cpu_seconds", "sequence_steps_per_s", "sequence_steps_per_cpu_s"}
     again = _replayed(trace, *options)
     assert {key: again[key] for key in facts if key not in times} == {
         key: facts[key] for key in facts if key not in times
