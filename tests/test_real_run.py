@@ -3,15 +3,14 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagedkv.bench.command_line import run
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.real_run import EngineSettings, check_same_requests, read_real_run
+from pagedkv.bench.real_run_command import compared, run_settings
 from pagedkv.bench.real_run_replay import ReplayedRun, RunSettings, replay_run
 from pagedkv.bench.real_run_report import LIMITS_PERCENT, MAKESPAN, PEAK_RUNNING, SECOND_TPOT, halves
 from pagedkv.bench.scheduler_report import SchedulerCounts
@@ -293,14 +292,13 @@ def test_the_rtx_pro_6000_run_has_no_pool_and_no_usage() -> None:
 
 
 @pytest.mark.parametrize("meta", [RTX_4090, pytest.param(RTX_PRO_6000, marks=pytest.mark.deep)])
-def test_the_replay_of_a_real_run_is_within_its_limits(meta: str, tmp_path: Path) -> None:
+def test_the_replay_of_a_real_run_is_within_its_limits(meta: str) -> None:
     """Fitted on the first half alone: peak running, TPOT of the second half, makespan."""
-    result = tmp_path / "real.json"
-    arguments = ["--compare-run", str(real_data(meta)), "--out", str(tmp_path), "--json", str(result)]
-    assert run(["replay", str(real_data(SHAREGPT)), *arguments]) == 0
-    figures: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))["figures"]
+    measured, trace = read_real_run(real_data(meta)), read_trace(real_data(SHAREGPT))
+    settings, assumptions = run_settings(measured, trace, {})
+    figures = compared(measured, trace, settings, assumptions, None).figures
     assert set(LIMITS_PERCENT) == {PEAK_RUNNING, SECOND_TPOT, MAKESPAN}
     for key, limit in ((PEAK_RUNNING, 10), (SECOND_TPOT, 15), (MAKESPAN, 15)):
         figure = figures[key]
-        assert abs(figure["ours"] / figure["measured"] - 1) <= limit / 100
-        assert (figure["limit_percent"], figure["holds"]) == (limit, True)
+        assert abs(figure.ours / figure.measured - 1) <= limit / 100
+        assert (LIMITS_PERCENT[key], figure.holds) == (limit, True)
