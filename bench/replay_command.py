@@ -22,6 +22,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
+from pagedkv.bench.real_run_command import OUT_FOLDER, CompareRun, RunOut, compare_with_run, refuse_out_alone
 from pagedkv.bench.replay import replay
 from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import BLOCKS_MAX, FinalLength, ReplaySettings
@@ -109,6 +110,8 @@ def replay_command(
     tpot_ms: TpotMs = None,
     generate: Generate = None,
     rate: Rate = None,
+    compare_run: CompareRun = None,
+    out: RunOut = OUT_FOLDER,
     journal: JournalFile = None,
     json_file: JsonFile = None,
     seed: Seed = 0,
@@ -123,8 +126,15 @@ def replay_command(
 
     With `--step-time` such a replay is clocked: requests arrive at their times, a step lasts what the model says, and
     TTFT, TPOT, inter-token latency, queueing and goodput are reported, with what ran and waited over time.
+
+    With `--compare-run` the replay takes a measured run's settings and stands beside what was measured; the step-time
+    model is fitted on the first half of the requests and judged on the rest, where `--step-time` gives none.
     """
     given = locals()  # all options by their names: those of the scheduler and of the clock are looked up there
+    if compare_run is not None:
+        compare_with_run(context, trace, compare_run, out, json_file)
+        return
+    refuse_out_alone(context)
     if journal is not None:
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:

@@ -1,8 +1,8 @@
 """The picture as a web page of its own: the same drawing, and under the pointer what each cell is and why.
 
-One file without a single request to anywhere: the drawing is in it as SVG, the cells as data, and the script that looks
-them up is a page long. A content security policy says so to the browser, too: nothing may be loaded. The arrow keys
-move from cell to cell once the drawing has the focus; what is shown is text in the page, so a screen reader reads it.
+One file without a single request to anywhere (`web_page`): the drawing is in it as SVG, the cells as data, and the
+script that looks them up is a page long. The arrow keys move from cell to cell once the drawing has the focus; what is
+shown is text in the page, so a screen reader reads it.
 
 A journal's name is the only text on the page that is not ours, and nobody vouches for it: it is escaped.
 """
@@ -15,17 +15,9 @@ from typing import Any
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_picture import draw, picture_bytes
 from pagedkv.bench.show_runs import edges, last_number, runs
+from pagedkv.bench.web_page import web_page
 
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width">
-<title>@TITLE@: blocks</title>
-<style>
-body { margin: 0; background: white; color: #222; font: 14px/1.4 "DejaVu Sans", Verdana, sans-serif; }
-#picture { position: relative; width: @WIDTH@pt; }
+_STYLE = """#picture { position: relative; }
 #picture:focus { outline: none; }
 #picture > svg { display: block; }
 #cell { position: absolute; box-sizing: border-box; border: 2px solid #222; outline: 1px solid white;
@@ -36,8 +28,10 @@ details { margin: 0 1em 2em; }
 li { font-size: 12px; }
 li.broken { color: #c02; font-weight: bold; }
 [hidden] { display: none; }
-</style>
-<div id="picture" tabindex="0" aria-label="Blocks against steps; move with the arrow keys">
+"""
+
+_BODY = """<div id="picture" style="width: @WIDTH@pt" tabindex="0"
+     aria-label="Blocks against steps; move with the arrow keys">
 @SVG@
 <div id="cell" hidden></div>
 <div id="told" role="status" hidden></div>
@@ -101,7 +95,6 @@ picture.addEventListener("keydown", event => {
   tell();
 });
 </script>
-</html>
 """
 
 
@@ -109,7 +102,6 @@ def page(film: Film) -> bytes:
     """Return the page, UTF-8. Its size: about 100 bytes a run and 60 a step, plus the drawing."""
     drawn = draw(film)
     svg = picture_bytes(drawn.figure, "svg").decode()
-    title = html.escape(film.title)
     broken = film.mark.number if film.mark else None
     steps = "\n".join(
         f"<li{' class=broken' * (still.number == broken)}>{still.number:,}&ensp;{html.escape(still.words)}</li>"
@@ -117,14 +109,14 @@ def page(film: Film) -> bytes:
     )
     what = f"{len(film.stills)} of {film.steps:,} operations" if film.step_stride > 1 else "The operations"
     parts = {
-        "@TITLE@": title,
         "@WIDTH@": f"{drawn.figure.get_figwidth() * 72:g}",
         "@SVG@": svg[svg.index("<svg") :],
         "@SUMMARY@": what,
         "@STEPS@": steps,
         "@FILM@": _as_json(film, drawn.grid_points),
     }
-    return re.sub("@[A-Z]+@", lambda key: parts[key[0]], _PAGE).encode()
+    body = re.sub("@[A-Z]+@", lambda key: parts[key[0]], _BODY)
+    return web_page(f"{film.title}: blocks", _STYLE, body, "script-src 'unsafe-inline'")
 
 
 def _as_json(film: Film, grid_points: tuple[float, ...]) -> str:

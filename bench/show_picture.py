@@ -193,10 +193,11 @@ def _name_steps(axes: Axes, film: Film, words: tuple[list[str], int, float] | No
     axes.set_xlabel(film.unit, fontsize=LABEL_POINTS + 1)
 
 
-def picture_bytes(figure: Figure, file_format: str) -> bytes:
-    """Return a picture as `png` or `svg`: for one film always the same bytes, with text as text."""
+def picture_bytes(figure: Figure, file_format: str, *, outlines: bool = False) -> bytes:
+    """Return a picture as `png` or `svg`: for one film always the same bytes; text in SVG as text, or as `outlines`."""
     buffer = io.BytesIO()
     nothing = {"Software": None} if file_format == "png" else {"Date": None, "Creator": None}
-    with mpl.rc_context({"svg.hashsalt": "pagedkv", "svg.fonttype": "none", "hatch.linewidth": 0.6}):
+    fonts = "path" if outlines else "none"
+    with mpl.rc_context({"svg.hashsalt": "pagedkv", "svg.fonttype": fonts, "hatch.linewidth": 0.6}):
         figure.savefig(buffer, format=file_format, metadata=nothing)
     return buffer.getvalue()

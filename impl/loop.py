@@ -18,9 +18,14 @@ not do, or that sampled what is no token id, costs its requests a recompute and 
 kernels under a millisecond a step for 2,000 sequences (`python -m pagedkv.bench.loop_speed`); the host waits for the
 device in `collect` alone. Sources: planning apart from execution, Yu et al., "Orca" (OSDI '22); one step ahead,
 SGLang's overlap scheduler. Considered: a loop in a thread of its own (an engine has one).
+
+On a GPU, planning, launching and retiring a step are NVTX ranges on the host's time line (`pagedkv.plan`,
+`pagedkv.launch`, `pagedkv.retire`), which Nsight Systems shows beside the kernels; the wait for the device is none of
+them. Without one there are no ranges.
 """
 
 from collections import deque
+from contextlib import AbstractContextManager, nullcontext
 from time import perf_counter
 from types import TracebackType
 from typing import NamedTuple, Self
@@ -31,7 +36,7 @@ from numpy.typing import NDArray
 
 from .arguments import Integers, integer, shown, token_ids
 from .arrays import NO_SLOTS, Int64Array, frozen
-from .device import Device, DeviceFailed
+from .device import CudaDevice, Device, DeviceFailed
 from .model import Model
 from .plans import NOTHING_CAME, Completion, Plan, Preemption
 from .refusals import InvalidArgument
@@ -41,6 +46,7 @@ from .step_tokens import Placeholders
 from .storage import Storage
 from .worker import Submitted, Worker
 
+NO_RANGE = nullcontext()
 NOBODY = frozen(np.empty(0, np.bool_))
 
 
@@ -81,7 +87,7 @@ class Loop:
     storage's. A sample that is given one of `stop_tokens` is done. Refused: `InvalidArgument`.
     """
 
-    __slots__ = ("_in_flight", "_placeholders", "_stop_tokens", "_waited_us", "scheduler", "worker")
+    __slots__ = ("_in_flight", "_placeholders", "_range", "_stop_tokens", "_waited_us", "scheduler", "worker")
 
     def __init__(
         self, scheduler: Scheduler, storage: Storage, model: Model, device: Device, *, stop_tokens: Integers = ()
@@ -112,6 +118,7 @@ class Loop:
         self._placeholders = Placeholders()
         self._in_flight: deque[Submitted] = deque()
         self._waited_us = 0.0
+        self._range = _nvtx_range if isinstance(device, CudaDevice) else _no_range
         scheduler.require_token_ids()
 
     @property
@@ -125,16 +132,18 @@ class Loop:
 
     def plan(self) -> tuple[Plan, int]:
         """Plan a step and hand its launch, if it has one, to the device; return it, and how many bytes went up."""
-        plan = self.scheduler.schedule()
-        mirror = self.worker.mirror
-        if plan.extension is not None:
-            mirror.edit(plan.extension.edits)
-        for begun in plan.begun:
-            mirror.begin_row(begun.row, begun.blocks.size)
+        with self._range("pagedkv.plan"):
+            plan = self.scheduler.schedule()
+            mirror = self.worker.mirror
+            if plan.extension is not None:
+                mirror.edit(plan.extension.edits)
+            for begun in plan.begun:
+                mirror.begin_row(begun.row, begun.blocks.size)
         if plan.launch is None:
             return plan, 0
-        tokens = self._placeholders.tokens(self.scheduler.serving, plan)
-        submitted = self.worker.submit(plan.launch, tokens, self.scheduler.cache.table)
+        with self._range("pagedkv.launch"):
+            tokens = self._placeholders.tokens(self.scheduler.serving, plan)
+            submitted = self.worker.submit(plan.launch, tokens, self.scheduler.cache.table)
         self._in_flight.append(submitted)
         return plan, submitted.bytes_uploaded
 
@@ -147,15 +156,19 @@ class Loop:
         if not self._in_flight:
             return None
         submitted = self._in_flight[0]
-        launch = submitted.launch.id
+        launch, failure = submitted.launch.id, None
         try:
             sampled = self._wait_for(submitted)
         except DeviceFailed as error:
-            collected = Collected(launch, NO_SLOTS, NO_SLOTS, NOBODY, NOTHING_CAME, error, self.scheduler.fail(launch))
-        else:
-            collected = self._complete(launch, sampled)
-        self._in_flight.popleft()
-        self.worker.retired(launch)
+            sampled, failure = NO_SLOTS, error
+        with self._range("pagedkv.retire"):
+            if failure is not None:
+                preempted = self.scheduler.fail(launch)
+                collected = Collected(launch, NO_SLOTS, NO_SLOTS, NOBODY, NOTHING_CAME, failure, preempted)
+            else:
+                collected = self._complete(launch, sampled)
+            self._in_flight.popleft()
+            self.worker.retired(launch)
         return collected
 
     def step(self) -> Step:
@@ -215,6 +228,15 @@ class Loop:
         if completion.publication is not None:
             self.worker.mirror.edit(completion.publication.edits)
         return Collected(launch, sampled, names, taken, completion)
+
+
+def _nvtx_range(name: str) -> AbstractContextManager[None]:
+    """Return a range on the host's time line. Cost: about a microsecond."""
+    return torch.cuda.nvtx.range(name)
+
+
+def _no_range(_name: str) -> AbstractContextManager[None]:
+    return NO_RANGE
 
 
 def _check_kinds(scheduler: Scheduler, storage: Storage, device: Device) -> None:

@@ -39,10 +39,30 @@ class Event:
         assert self.recorded is not None, "an event that was never recorded"
 
 
+class Ranges:
+    """NVTX ranges: which are open, and all that began and ended, in order."""
+
+    def __init__(self) -> None:
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def push(self, name: str) -> None:
+        self.open.append(name)
+        self.seen.append(f"{name} begins")
+
+    def pop(self) -> None:
+        self.seen.append(f"{self.open.pop()} ends")
+
+
 @contextmanager
-def cuda_stand_in() -> Iterator[None]:
-    """Let torch.cuda have streams and events."""
-    with mock.patch.multiple(
-        "torch.cuda", Stream=Stream, Event=Event, stream=lambda _: nullcontext(), synchronize=lambda _: None
+def cuda_stand_in() -> Iterator[Ranges]:
+    """Let torch.cuda have streams, events and NVTX ranges; give the ranges."""
+    ranges = Ranges()
+    with (
+        mock.patch.multiple(
+            "torch.cuda", Stream=Stream, Event=Event, stream=lambda _: nullcontext(), synchronize=lambda _: None
+        ),
+        mock.patch.multiple("torch.cuda.nvtx", range_push=ranges.push, range_pop=ranges.pop),
     ):
-        yield
+        yield ranges
+    assert ranges.open == [], "every range that begins ends"

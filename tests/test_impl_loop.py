@@ -142,6 +142,28 @@ def test_the_way_of_a_gpu_is_rehearsed_streams_and_triton_both() -> None:
     assert sum(step.plan.launch.copies.targets.size for step in steps if step.plan.launch is not None) == 1
 
 
+def test_planning_launching_and_retiring_are_ranges_on_a_gpu() -> None:
+    """One step ahead, a prompt and one token more; the wait between launch and retirement is in no range."""
+    with cuda_stand_in() as ranges, make_loop(Limits(), device=CudaDevice(torch.device("cpu"))) as loop:
+
+        def wait(*_: object) -> object:
+            ranges.seen.append("waits")
+            return np.array([5])
+
+        loop.submit(Request(1, [3, 4], 2))
+        with mock.patch.object(Loop, "_wait_for", wait):
+            loop.run()
+    step = [f"pagedkv.{part} {end}" for part in ("plan", "launch") for end in ("begins", "ends")]
+    step += ["waits", "pagedkv.retire begins", "pagedkv.retire ends"]
+    assert ranges.seen == [*step, *step, "pagedkv.plan begins", "pagedkv.plan ends"]
+
+
+def test_without_a_gpu_there_are_no_ranges() -> None:
+    with cuda_stand_in() as ranges:
+        run(make_loop(TWO_AHEAD), some_requests()[:2])
+    assert ranges.seen == []
+
+
 # ---- what goes wrong ------------------------------------------------------------------------------------------------
 
 

@@ -2,9 +2,7 @@
 
 import io
 import json
-import re
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from itertools import combinations, pairwise
 from pathlib import Path
 from random import Random
@@ -28,6 +26,7 @@ from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.state import Config, Copy, initial
 
 from hand_written_journal import JOURNAL, change, ended
+from page_parts import Page, assert_asks_for_nothing
 
 
 def film_of_lines(folder: Path, lines: list[str], name: str = "hand.jsonl") -> Film:
@@ -208,45 +207,18 @@ def test_a_colour_is_given_again_to_the_one_out_of_sight_longest() -> None:
 # ---- the page ---------------------------------------------------------------------------------------------------
 
 
-class Page(HTMLParser):
-    """A page taken apart."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = {}
-        self._open = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found.append((tag, dict(attrs)))
-        self._open = tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.setdefault(self._open, []).append(data)
-
-    def film(self) -> Any:
-        """Return the data that the script looks up."""
-        return json.loads(next(text for text in self.texts["script"] if text.lstrip().startswith("{")))
+def film_data(found: Page) -> Any:
+    """Return the data that the script looks up."""
+    return json.loads(next(text for text in found.texts["script"] if text.lstrip().startswith("{")))
 
 
 def test_the_page_asks_for_nothing(tmp_path: Path) -> None:
-    text = page(film_of_lines(tmp_path, JOURNAL)).decode()
-    found = Page(text).found
-    policy = next(attributes["content"] for tag, attributes in found if "http-equiv" in attributes)
-    assert policy
-    assert policy.startswith("default-src 'none'")
-    for tag, attributes in found:
-        assert tag not in {"link", "img", "iframe", "object", "embed"}
-        assert not attributes.keys() & {"src", "srcset", "action", "data"}
-        targets = [attributes.get("href"), attributes.get("xlink:href")]
-        assert all(target is None or target.startswith("#") for target in targets), (tag, targets)
-    assert not re.search(r"@import|url\((?!#)|fetch\(|XMLHttpRequest|import\(", text)
+    assert_asks_for_nothing(page(film_of_lines(tmp_path, JOURNAL)).decode())
 
 
 def test_the_page_knows_each_cell(tmp_path: Path) -> None:
     film = film_of_lines(tmp_path, JOURNAL)
-    facts = Page(page(film).decode()).film()
+    facts = film_data(Page(page(film).decode()))
     assert (facts["blocks"], facts["edges"], facts["unit"]) == ([1, 2, 3, 4, 5, 6], [1.5, 14.5], "line")
     assert facts["runs"][2] == [
         [1.5, 4.5, "free", 0, ""],
@@ -262,4 +234,4 @@ def test_a_name_is_a_name_whatever_is_in_it(tmp_path: Path, name: str) -> None:
     plain, odd = (Page(page(film_of_lines(tmp_path, JOURNAL, each)).decode()) for each in ("plain.jsonl", name))
     assert [tag for tag, _ in odd.found] == [tag for tag, _ in plain.found]
     assert odd.texts["title"][0] == f"{name}: blocks"
-    assert odd.film() == plain.film()
+    assert film_data(odd) == film_data(plain)
