@@ -144,10 +144,10 @@ def plain(text: str) -> str:
 def short(value: float) -> str:
     """Write a number in at most five characters or so.
 
-    >>> [short(value) for value in (793439, 4006.97, 125.2, 14.19, 3.26, 0.031, -9.14, 0)]
-    ['793k', '4,007', '125', '14.2', '3.26', '0.031', '-9.14', '0']
+    >>> [short(value) for value in (793439, 50000, 4006.97, 125.2, 14.19, 3.26, 0.031, -9.14, 0)]
+    ['793k', '50k', '4,007', '125', '14.2', '3.26', '0.031', '-9.14', '0']
     """
-    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e5, 1e3, "k")):
+    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.3g}{unit}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

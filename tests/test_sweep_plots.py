@@ -69,6 +69,16 @@ def test_no_words_overlap_and_none_leave_the_page(block_sizes: list[int]) -> Non
             assert overlap(box, second) <= 1, f"{what} and {other}"
 
 
+@pytest.mark.parametrize("block_sizes", [SIZES[0], SIZES[-1]], ids=len)
+def test_no_number_lies_on_a_bar(block_sizes: list[int]) -> None:
+    for figure in figures(block_sizes):
+        for axes in figure.axes:
+            bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
+            boxes = [bar.get_window_extent() for bar in bars if bar.get_height()]
+            for number in axes.texts:
+                assert all(overlap(number.get_window_extent(), box) <= 1 for box in boxes), number.get_text()
+
+
 @pytest.mark.parametrize("block_sizes", SIZES, ids=len)
 def test_each_panel_has_title_axes_and_units(block_sizes: list[int]) -> None:
     for figure in figures(block_sizes):
@@ -129,6 +139,7 @@ def test_figures_are_files_and_always_the_same(tmp_path: Path) -> None:
     [
         (793_439, "793k"),
         (3_314_786, "3.31M"),
+        (93_562, "93.6k"),
         (4006.97, "4,007"),
         (14.19, "14.2"),
         (0.0312, "0.0312"),
