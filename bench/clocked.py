@@ -21,10 +21,10 @@ from pathlib import Path
 import numpy as np
 from pagedkv.bench.meters import Meter, RequestRecord, Stretch
 from pagedkv.bench.replay_arrivals import Arrival
-from pagedkv.bench.replay_loop import ReplayLoop
+from pagedkv.bench.replay_loop import ReplayLoop, positions_written
 from pagedkv.bench.replay_queue import Refusal
 from pagedkv.bench.replay_tokens import TraceTokens
-from pagedkv.bench.scheduler_report import SchedulerCounts
+from pagedkv.bench.scheduler_report import SchedulerReport
 from pagedkv.bench.step_time import StepTime
 from pagedkv.impl.arrays import IndexArray, grown
 from pagedkv.impl.cache import BlockCache
@@ -46,22 +46,25 @@ class CacheSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockedOutcome:
-    """What came of a replay beside what the meters took: counts, refusals, and how fast it went.
+    """What came of a replay beside what the meters took: what the scheduler did, and how fast the replay went.
 
-    `sequence_steps` are rows of launches; `seconds` is the wall time of the loop.
+    `sequence_steps` are rows of launches; `cpu_seconds` is what the loop took of this process, whatever else ran on
+    the machine; `scheduled.seconds` is the time on the wall.
     """
 
-    counts: SchedulerCounts
-    requests: int
-    refusals: dict[str, int]  # by the refusal's name
-    refused: tuple[Refusal, ...]  # the first thousand
+    scheduled: SchedulerReport
     sequence_steps: int
-    seconds: float
+    cpu_seconds: float
 
     @property
     def sequence_steps_per_s(self) -> float:
-        """The rate of the replay itself."""
-        return self.sequence_steps / self.seconds if self.seconds > 0 else 0.0
+        """The rate of the replay itself, by the clock on the wall."""
+        return self.sequence_steps / self.scheduled.seconds if self.scheduled.seconds > 0 else 0.0
+
+    @property
+    def sequence_steps_per_cpu_s(self) -> float:
+        """The rate of the replay itself, as it would be on a machine with nothing else to do."""
+        return self.sequence_steps / self.cpu_seconds if self.cpu_seconds > 0 else 0.0
 
 
 def clocked_replay(
@@ -81,7 +84,7 @@ def clocked_replay(
     in order, `Broken` as in `replay_scheduled`. Cost: proportional to rows of launches and requests; memory to those
     that wait or run.
     """
-    start_s = time.perf_counter()
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
     with BlockCache(
         cache.blocks, cache.block_size, launches_in_flight=limits.steps_ahead, journal=cache.journal
     ) as block_cache:
@@ -90,13 +93,19 @@ def clocked_replay(
             loop.turn()
             on_gone(loop.gone)
         loop.close()
-    return ClockedOutcome(
-        counts=loop.counts,
+    scheduled = SchedulerReport(
         requests=loop.gone,
-        refusals=dict(loop.refusals),
-        refused=tuple(loop.refused),
-        sequence_steps=loop.sequence_steps,
+        blocks=cache.blocks,
+        block_size=cache.block_size,
         seconds=time.perf_counter() - start_s,
+        refused=loop.refused,
+        refusals=tuple(loop.refusals),
+        counts=loop.counts,
+    )
+    return ClockedOutcome(
+        scheduled=scheduled,
+        sequence_steps=loop.sequence_steps,
+        cpu_seconds=time.process_time() - start_cpu_s,
     )
 
 
@@ -146,9 +155,11 @@ class _ClockedLoop(ReplayLoop):
     def admit(self, admission: Admission, slots: list[int]) -> None:
         """Note when a request is admitted, and how many positions its samples begin with."""
         super().admit(admission, slots)
-        self.positions[slots] = [self.scheduler.serving.known(slot) for slot in slots]
+        for slot in slots:
+            self.positions[slot] = self.scheduler.serving.known(slot)
         if not admission.resumed:
-            self.fresh[slots] = True
+            for slot in slots:
+                self.fresh[slot] = True
             self.admitted_ms[admission.request] = self.now_ms
 
     def finished(self, request: int) -> None:
@@ -186,23 +197,23 @@ class _ClockedLoop(ReplayLoop):
     def refuse(self, refusal: Refusal) -> None:
         """Note a refusal; only the first thousand by name, so that memory does not grow."""
         super().refuse(refusal)
-        del self.refused[REFUSALS_KEPT_MAX:]
+        del self.refusals[REFUSALS_KEPT_MAX:]
 
     def _launch(self, plan: Plan) -> None:
         """Give a launch its time, and tell the meters what there is during it."""
         launch = plan.launch
         assert launch is not None, "a plan without launch takes no time"
-        decoding = self.scheduler.serving.flights[launch.id].decoding
-        rows = launch.seqs.size
-        decoding_rows = rows if decoding is plan.counts else int(decoding.sum())
-        prompt_tokens = 0 if decoding is plan.counts else int(plan.counts.sum()) - decoding_rows
+        flight = self.scheduler.serving.flights[launch.id]
+        rows = flight.slots.size
+        decoding_rows = rows if flight.decoding is plan.counts else int(flight.decoding.sum())
+        prompt_tokens = positions_written(plan, flight) - decoding_rows
         context_tokens = int(launch.lengths.sum())
         begin_ms = max(self.now_ms, self.planned_until_ms)
         end_ms = begin_ms + self.step_time.step_ms(prompt_tokens, decoding_rows, context_tokens)
         self.planned_until_ms = end_ms
         self.sequence_steps += rows
         self.launched(plan, end_ms)
-        self.positions[self.in_flight[-1].flight.slots] += decoding
+        self.positions[flight.slots] += flight.decoding
         self._tell(begin_ms, end_ms, prompt_tokens, decoding_rows, context_tokens)
 
     def _tell(

@@ -43,6 +43,11 @@ class LatencyLimits:
         tpot_ms = record.tpot_ms
         return self.tpot_ms is None or tpot_ms is None or tpot_ms <= self.tpot_ms
 
+    def in_words(self) -> str:
+        """Name the limits; empty where there are none."""
+        limits = {"TTFT": self.ttft_ms, "TPOT": self.tpot_ms}
+        return " and ".join(f"{name} {limit:g} ms" for name, limit in limits.items() if limit is not None)
+
 
 class LatencyMeter(Meter):
     """Collects latencies: `queueing`, `ttft`, `tpot`, `itl`, `e2e`, all `Quantiles` in ms; and goodput."""
@@ -67,7 +72,7 @@ class LatencyMeter(Meter):
         waited = int(np.count_nonzero(before_ms == self._step_before_ms))
         if waited:
             self.itl.add(at_ms - self._step_before_ms, waited)
-        if waited < slots.size:
+        if waited + (0 if firsts is None else firsts.size) < slots.size:
             others = at_ms - before_ms[before_ms != self._step_before_ms]
             self.itl.add_all(others[~np.isnan(others)])
         self._last_ms[slots] = at_ms
@@ -96,9 +101,12 @@ class LatencyMeter(Meter):
         """Requests a second that finished within the limits."""
         return self.good_requests / self.makespan_s if self.makespan_s > 0 else 0.0
 
+    def latencies(self) -> dict[str, Quantiles]:
+        """Give the latencies by their names."""
+        return {"queueing": self.queueing, "ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "e2e": self.e2e}
+
     def as_json(self) -> dict[str, Any]:
         """Give all figures; None for a latency that no request has."""
-        latencies = {"queueing": self.queueing, "ttft": self.ttft, "tpot": self.tpot, "itl": self.itl, "e2e": self.e2e}
         figures: dict[str, Any] = {
             "ttft_limit_ms": self.limits.ttft_ms,
             "tpot_limit_ms": self.limits.tpot_ms,
@@ -106,7 +114,7 @@ class LatencyMeter(Meter):
             "good_requests": self.good_requests,
             "goodput_per_s": self.goodput_per_s,
         }
-        return figures | {f"{name}_ms": _figures(times) for name, times in latencies.items()}
+        return figures | {f"{name}_ms": _figures(times) for name, times in self.latencies().items()}
 
 
 def _figures(times: Quantiles) -> dict[str, float] | None:

@@ -27,7 +27,7 @@ class Quantiles:
     __slots__ = ("_buckets", "count", "least", "most", "total")
 
     def __init__(self) -> None:
-        self._buckets = np.zeros(_BUCKETS, np.int64)
+        self._buckets = [0] * _BUCKETS  # a list: to count in it costs a third of counting in an array
         self.count = 0
         self.total = 0.0
         self.least = math.inf
@@ -49,7 +49,8 @@ class Quantiles:
             return
         logarithms = np.log(np.clip(times_ms, LEAST_MS, MOST_MS)) - _LOG_LEAST
         buckets = np.where(times_ms < LEAST_MS, 0, 1 + (logarithms / _LOG_GROWTH).astype(np.int64))
-        self._buckets += np.bincount(buckets, minlength=_BUCKETS)
+        for bucket, count in zip(*(column.tolist() for column in np.unique(buckets, return_counts=True)), strict=True):
+            self._buckets[bucket] += count
         self.count += times_ms.size
         self.total += float(times_ms.sum())
         self.least, self.most = min(self.least, float(times_ms.min())), max(self.most, float(times_ms.max()))

@@ -8,12 +8,15 @@ which any engine can do (`--engine`: the implementation, or the spec's own model
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench.clocked_options import Generate, Rate, Speedup, StepTimeText, TpotMs, TtftMs, clock_settings
+from pagedkv.bench.clocked_report import ClockedReport
+from pagedkv.bench.clocked_trace import ClockSettings, replay_clocked
 from pagedkv.bench.engines import Engine, EngineOptions
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
@@ -100,6 +103,12 @@ def replay_command(
     samples: Samples = None,
     cancel_rate: CancelRate = None,
     prefill_only: PrefillOnly = None,
+    step_time: StepTimeText = None,
+    speedup: Speedup = None,
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
+    generate: Generate = None,
+    rate: Rate = None,
     journal: JournalFile = None,
     json_file: JsonFile = None,
     seed: Seed = 0,
@@ -111,31 +120,22 @@ def replay_command(
     waste, table entries and allocations are reported. Under `fcfs` or `priority` the scheduler admits, chunks and
     preempts; hits, evictions, preemptions and recomputed tokens are reported. No trace has priorities: for `priority`
     they are drawn (0 to 255, by --seed).
+
+    With `--step-time` such a replay is clocked: requests arrive at their times, a step lasts what the model says, and
+    TTFT, TPOT, inter-token latency, queueing and goodput are reported, with what ran and waited over time.
     """
+    given = locals()  # all options by their names: those of the scheduler and of the clock are looked up there
     if journal is not None:
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
-    given = {
-        "prefix_cache": prefix_cache,
-        "steps_ahead": steps_ahead,
-        "max_tokens_per_step": max_tokens_per_step,
-        "max_running": max_running,
-        "samples": samples,
-        "cancel_rate": cancel_rate,
-        "prefill_only": prefill_only,
-    }
     scheduling = scheduler_settings(policy, given, seed)
-    if scheduling is not None and engine is not EngineName.IMPL:
-        raise BadInput(f"--engine {engine.value}", "only the implementation schedules", "leave --policy out")
-    if scheduling is not None and final_length is not FinalLength.PROMPT_OUTPUT_LESS_ONE:
-        raise BadInput(
-            f"--final-length {final_length.value}", "a scheduler never writes the last token", "leave it out"
-        )
+    if scheduling is not None:
+        _refuse_what_a_scheduler_has_not(engine, final_length)
+    clock = clock_settings(policy, step_ms, given)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
-    command = invoked_as(context)
     facts = {
-        "command": command,
+        "command": invoked_as(context),
         "trace": str(trace),
         "engine": engine.value,
         "policy": policy.value,
@@ -143,43 +143,57 @@ def replay_command(
         "step_ms": step_ms,
         "seed": seed,
     }
-    _run(trace, requests, settings, scheduling, engine, journal, json_file, facts)
+    manner = _Manner(settings, scheduling, clock, engine, journal)
+    _run(trace, requests, manner, json_file, facts)
 
 
-def _run(
-    trace: Path,
-    requests: int | None,
-    settings: ReplaySettings,
-    scheduling: tuple[Limits, TrafficSettings] | None,
-    engine: EngineName,
-    journal: Path | None,
-    json_file: Path | None,
-    facts: dict[str, Any],
-) -> None:
+def _refuse_what_a_scheduler_has_not(engine: EngineName, final_length: FinalLength) -> None:
+    """Refuse options that say something of the policy `reserve` alone."""
+    if engine is not EngineName.IMPL:
+        raise BadInput(f"--engine {engine.value}", "only the implementation schedules", "leave --policy out")
+    if final_length is not FinalLength.PROMPT_OUTPUT_LESS_ONE:
+        raise BadInput(
+            f"--final-length {final_length.value}", "a scheduler never writes the last token", "leave it out"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Manner:
+    """How a trace is replayed: without `scheduling` by reservation, with a `clock` on simulated time."""
+
+    settings: ReplaySettings
+    scheduling: tuple[Limits, TrafficSettings] | None
+    clock: ClockSettings | None
+    engine: EngineName
+    journal: Path | None
+
+
+def _run(trace: Path, requests: int | None, manner: _Manner, json_file: Path | None, facts: dict[str, Any]) -> None:
     """Read the trace, replay it, print the report and write it."""
     with LateProgress("requests read", requests) as progress:
         requests_read = read_trace(trace, requests, progress.reached)
-    with LateProgress("requests finished", len(requests_read)) as progress:
-        report = _replayed(requests_read, settings, scheduling, engine, journal, progress.reached)
-    if scheduling is not None:
-        facts |= asdict(scheduling[0]) | asdict(scheduling[1])
+    total = len(requests_read) if manner.clock is None or manner.clock.generate is None else manner.clock.generate
+    with LateProgress("requests finished", total) as progress:
+        report = _replayed(requests_read, manner, progress.reached)
+    if manner.scheduling is not None:
+        facts |= asdict(manner.scheduling[0]) | asdict(manner.scheduling[1])
+    if manner.clock is not None:
+        facts |= asdict(manner.clock)
     console = Console()
-    title = f"{trace.name}: {requests_read.format.name} trace, engine {engine.value}"
-    console.print(report.as_table(title if scheduling is None else f"{title}, policy {facts['policy']}"))
+    title = f"{trace.name}: {requests_read.format.name} trace, engine {manner.engine.value}"
+    console.print(report.as_table(title if manner.scheduling is None else f"{title}, policy {facts['policy']}"))
     console.print(facts["command"], markup=False, highlight=False, soft_wrap=True)
     if json_file is not None:
         write_json(json_file, facts | {"trace_format": requests_read.format.name} | report.as_json())
 
 
 def _replayed(
-    trace: Trace,
-    settings: ReplaySettings,
-    scheduling: tuple[Limits, TrafficSettings] | None,
-    engine: EngineName,
-    journal: Path | None,
-    on_finished: Callable[[int], None],
-) -> ReplayReport | SchedulerReport:
-    if scheduling is None:
-        return replay(trace, settings, lambda options: ENGINES[engine](options, journal), on_finished)
-    limits, traffic = scheduling
+    trace: Trace, manner: _Manner, on_finished: Callable[[int], None]
+) -> ReplayReport | SchedulerReport | ClockedReport:
+    settings, journal = manner.settings, manner.journal
+    if manner.scheduling is None:
+        return replay(trace, settings, lambda options: ENGINES[manner.engine](options, journal), on_finished)
+    limits, traffic = manner.scheduling
+    if manner.clock is not None:
+        return replay_clocked(trace, settings, limits, traffic, manner.clock, journal, on_finished)
     return replay_scheduled(trace, settings, limits, traffic, journal, on_finished)

@@ -11,7 +11,7 @@ it. What is sampled is what the trace says (`replay_tokens`), else 0.
 Cost: that of the scheduler, and a few passes over the batch a step.
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -40,6 +40,11 @@ class InFlight(NamedTuple):
     end: float
 
 
+def positions_written(plan: Plan, flight: Flight) -> int:
+    """Give how many positions a launch writes: a row each where all decode."""
+    return plan.counts.size if plan.counts is flight.decoding else int(plan.counts.sum())
+
+
 class ReplayLoop:
     """A replay between two turns; who inherits it has the clock. `arrive`, `cancel_due`, `schedule`, `complete`."""
 
@@ -51,8 +56,8 @@ class ReplayLoop:
         self.tokens = tokens if tokens is not None and tokens.are_known else None
         self.samples = samples
         self.counts = SchedulerCounts()
-        self.refusals: Counter[str] = Counter()
-        self.refused: list[Refusal] = []
+        self.refused = 0
+        self.refusals: list[Refusal] = []
         self.arrived: deque[Arrival] = deque()  # and not submitted
         self.coming = arrivals
         self.next: Arrival | None = next(arrivals, None)
@@ -74,7 +79,7 @@ class ReplayLoop:
     def gone(self) -> int:
         """How many requests have left in one way or another."""
         counts = self.counts
-        return counts.finished + counts.cancelled + counts.failed + self.refusals.total()
+        return counts.finished + counts.cancelled + counts.failed + self.refused
 
     @property
     def done(self) -> bool:
@@ -121,7 +126,6 @@ class ReplayLoop:
             self.admit(admission, scheduler.serving.live[admission.request].slots)
         if plan.launch is not None:
             counts.steps += 1
-            counts.launched_tokens += int(plan.counts.sum())
             counts.peak_running = max(counts.peak_running, scheduler.sequences)
             counts.peak_blocks = max(counts.peak_blocks, scheduler.cache.blocks - scheduler.cache.available)
         return plan
@@ -130,6 +134,7 @@ class ReplayLoop:
         """Note that a plan's launch is in flight until `end`."""
         assert plan.launch is not None, "a plan without launch does nothing"
         flight = self.scheduler.serving.flights[plan.launch.id]
+        self.counts.launched_tokens += positions_written(plan, flight)
         self.in_flight.append(InFlight(plan.launch, plan, flight, end))
 
     def admit(self, admission: Admission, slots: list[int]) -> None:
@@ -159,19 +164,23 @@ class ReplayLoop:
         launch, plan, flight, _ = self.in_flight.popleft()
         receivers = flight.receivers
         sampled = np.zeros(receivers.size, np.int32) if self.tokens is None else self._sampled(plan, flight)
-        alive = self.running.life[receivers] == flight.receiver_lives
+        leavers = self.scheduler.limits.steps_ahead > 1  # else nobody leaves between a launch and its end
+        alive = self.running.life[receivers] == flight.receiver_lives if leavers else None
         finished, publication = self.scheduler.complete(launch.id, sampled)
         self.published += 0 if publication is None else publication.blocks.size
-        rows = None if receivers is flight.slots else np.repeat(np.arange(flight.slots.size), plan.samples)
-        if np.count_nonzero(alive) != alive.size:
-            receivers = receivers[alive]
-            rows = np.flatnonzero(alive) if rows is None else rows[alive]
+        places = None  # among all tokens of the launch
+        if alive is not None and np.count_nonzero(alive) != alive.size:
+            places = np.flatnonzero(alive)
+            receivers = receivers[places]
         self.sampled(receivers, any_first=bool(flight.firsts))
         left = self.left[receivers] - 1
         self.left[receivers] = left
         if finished or np.count_nonzero(left) != left.size:
             ends = np.flatnonzero(left == 0)
-            self._finish(receivers[ends], launch.lengths[ends if rows is None else rows[ends]], finished)
+            rows = ends if places is None else places[ends]
+            if flight.receivers is not flight.slots:  # a row may give no token, or several
+                rows = np.repeat(np.arange(flight.slots.size), plan.samples)[rows]
+            self._finish(receivers[ends], launch.lengths[rows], finished)
 
     def close(self) -> None:
         """Complete what is left and see that every block came back."""
@@ -207,8 +216,8 @@ class ReplayLoop:
 
     def refuse(self, refusal: Refusal) -> None:
         """Note a refusal."""
-        self.refusals[refusal.reason] += 1
-        self.refused.append(refusal)
+        self.refused += 1
+        self.refusals.append(refusal)
 
     def _submit(self, arrival: Arrival) -> None:
         """Hand a request to the scheduler, or note why it would not have it."""

@@ -95,7 +95,7 @@ class ReplayReport:
         rows = (
             ("requests", f"{self.requests:,}", "of the trace"),
             ("finished", f"{counts.finished:,}", "ran to their final length"),
-            ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals)),
+            ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals, len(self.refusals))),
             ("steps", f"{counts.steps:,}", "launches, one an iteration"),
             ("logical_tokens", f"{counts.logical_tokens:,}", "positions that finished requests held"),
             ("physical_slots", f"{self.physical_slots:,}", f"slots in their blocks of {self.block_size}"),
@@ -128,10 +128,11 @@ def figures_table(title: str, rows: Iterable[tuple[str, str, str]]) -> Table:
     return table
 
 
-def refusals_in_words(refusals: tuple[Refusal, ...]) -> str:
-    """Name the first of the requests that were refused, each with its reason."""
-    if not refusals:
+def refusals_in_words(refusals: tuple[Refusal, ...], refused: int) -> str:
+    """Name the first of the requests that were refused, each with its reason; `refused` is how many there were."""
+    if not refused:
         return "could never fit"
     shown = ", ".join(f"{refusal.request} {refusal.reason}" for refusal in refusals[:REFUSALS_SHOWN_MAX])
-    more = len(refusals) - REFUSALS_SHOWN_MAX
-    return f"request {shown}" + (f" and {more:,} more (all in --json)" if more > 0 else "")
+    more = refused - REFUSALS_SHOWN_MAX
+    listed = "all" if len(refusals) == refused else f"the first {len(refusals):,}"
+    return f"request {shown}" + (f" and {more:,} more ({listed} in --json)" if more > 0 else "")

@@ -64,7 +64,8 @@ def replay_scheduled(
         blocks=blocks,
         block_size=settings.block_size,
         seconds=time.perf_counter() - start_s,
-        refusals=tuple(sorted(loop.refused, key=lambda refusal: refusal.request)),
+        refused=loop.refused,
+        refusals=tuple(sorted(loop.refusals, key=lambda refusal: refusal.request)),
         counts=loop.counts,
     )
 

@@ -48,8 +48,8 @@ _TRAFFIC = ("samples", "cancel_rate", "prefill_only")
 def scheduler_settings(
     policy: PolicyName, given: Mapping[str, Any], seed: int
 ) -> tuple[Limits, TrafficSettings] | None:
-    """Return what the options say, None under the policy `reserve`. Errors: `BadInput`."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+    """Return what the options say, None under the policy `reserve`; `given` may have others. Errors: `BadInput`."""
+    chosen = {name: given[name] for name in (*_LIMITS, *_TRAFFIC) if given[name] is not None}
     if policy is PolicyName.RESERVE:
         if chosen:
             option = f"--{next(iter(chosen)).replace('_', '-')}"

@@ -32,12 +32,16 @@ class SchedulerCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerReport:
-    """The outcome: pool size in blocks, wall time of the loop in seconds, refusals, counts."""
+    """The outcome: pool size in blocks, wall time of the loop in seconds, refusals, counts.
+
+    `refusals` are all that were `refused`, or the first of them where there could be any number.
+    """
 
     requests: int
     blocks: int
     block_size: int
     seconds: float
+    refused: int
     refusals: tuple[Refusal, ...]
     counts: SchedulerCounts
 
@@ -50,7 +54,7 @@ class SchedulerReport:
         """Give all figures under the names that the table has."""
         return {
             "requests": self.requests,
-            "refused": len(self.refusals),
+            "refused": self.refused,
             "refused_requests": [asdict(refusal) for refusal in self.refusals],
             "blocks": self.blocks,
             "block_size": self.block_size,
@@ -61,12 +65,16 @@ class SchedulerReport:
 
     def as_table(self, title: str) -> Table:
         """Lay the figures out, one a row, each with what it means."""
+        return figures_table(title, self.rows())
+
+    def rows(self) -> tuple[tuple[str, str, str], ...]:
+        """Give the rows of the table: name, value, meaning."""
         counts = self.counts
         a_step = counts.launched_tokens / max(counts.steps, 1)
-        rows = (
-            ("requests", f"{self.requests:,}", "of the trace"),
+        return (
+            ("requests", f"{self.requests:,}", "that came"),
             ("finished", f"{counts.finished:,}", "sampled all their tokens"),
-            ("refused", f"{len(self.refusals):,}", refusals_in_words(self.refusals)),
+            ("refused", f"{self.refused:,}", refusals_in_words(self.refusals, self.refused)),
             ("cancelled", f"{counts.cancelled:,}", "left before they were done"),
             ("failed", f"{counts.failed:,}", "outgrew the pool with nobody beside them"),
             ("steps", f"{counts.steps:,}", "launches, one an iteration"),
@@ -85,4 +93,3 @@ class SchedulerReport:
             ("peak_running", f"{counts.peak_running:,}", "sequences at one time"),
             ("seconds", f"{self.seconds:.2f}", "of the loop, without reading the trace"),
         )
-        return figures_table(title, rows)
