@@ -204,7 +204,7 @@ def _answer(future: "Future[Any]") -> Any:
 
 
 @contextmanager
-def crew_of(address: str | None, target: str, seconds: float | None = None) -> Iterator[DaskCrew | None]:
+def crew_of(address: str | None, target: str | None = None, seconds: float | None = None) -> Iterator[DaskCrew | None]:
     """Give the crew that `--dask` names, or none. Errors: `BadInput`."""
     if address is None:
         yield None
