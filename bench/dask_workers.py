@@ -23,6 +23,7 @@ import logging
 import pickle
 import time
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,12 +136,31 @@ class DaskCrew:
         while not self._deserted:
             with suppress(Empty):
                 future = self._done.get(timeout=LOOK_S)
-                if future in self._out:  # else it was given up
-                    return self._out.pop(future), _answer(future)
+                if future in self._out and (answer := self._answer(future)):  # else it was given up, or is not done yet
+                    return self._out.pop(future), answer[0]
             self._look()
             if self._end is not None and time.monotonic() > self._end:
                 return self._give_up("no answer long after time was up")
         return self._give_up(self._deserted)
+
+    def _answer(self, future: "Future[Any]") -> tuple[Any] | None:
+        """Return what came of a job; None where it is to be done again: its worker left with the answer.
+
+        Errors: what the job raised.
+        """
+        from distributed import KilledWorker  # noqa: PLC0415  (an extra)
+
+        try:
+            return (future.result(timeout=LOOK_S),)
+        except KilledWorker:
+            return (Lost("the workers that had it ended, one after the other; it may be what ends them"),)
+        except UnreadyError as error:
+            return (Lost(f"the worker that had it cannot run it: {error}"),)
+        except CancelledError:
+            return (Lost("the scheduler knows it no more"),)
+        except TimeoutError:
+            future.add_done_callback(self._done.put)
+            return None
 
     def _give_up(self, why: str) -> tuple[Job, Lost]:
         """Return some job that is out as lost."""
@@ -183,24 +203,6 @@ def _do(version: str, target: str | None, pickled: bytes) -> object:
         raise UnreadyError(f"{target} {missing}" if missing else f"pagedkv {here} in place of {version}")
     job: Job = pickle.loads(pickled)  # noqa: S301  (from the client, who may run any code there)
     return job()
-
-
-def _answer(future: "Future[Any]") -> Any:
-    """Return what came of a job. Errors: what it raised."""
-    from distributed import KilledWorker  # noqa: PLC0415  (an extra)
-
-    if future.status == "finished":
-        return future.result()
-    error = future.exception() if future.status == "error" else None
-    match error:
-        case None:
-            return Lost(f"Dask says that it was {future.status}")
-        case KilledWorker():
-            return Lost("the workers that had it ended, one after the other; it may be what ends them")
-        case UnreadyError():
-            return Lost(f"the worker that had it cannot run it: {error}")
-        case _:
-            raise error
 
 
 @contextmanager

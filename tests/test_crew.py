@@ -88,7 +88,7 @@ def test_processes_do_jobs_and_raise_what_these_raise() -> None:
     try:
         assert sorted(answer for _, answer in share_out(crew, numbers(5, []))) == [0, 1, 2, 3, 4]
         with pytest.raises(ValueError, match="invalid literal"):
-            list(share_out(crew, iter(["x".__str__, NotANumber()])))
+            list(share_out(crew, iter([NotANumber()])))
     finally:
         crew.close()
 

@@ -7,7 +7,7 @@ it once, unless a test allows more.
 import json
 import os
 import pickle
-import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -21,12 +21,14 @@ import pytest
 distributed = pytest.importorskip("distributed", reason="the extra `dask` is not installed")
 
 from pagedkv.bench import dask_workers  # noqa: E402  (after the skip)
+from pagedkv.bench.code_version import code_version  # noqa: E402
 from pagedkv.bench.command_line import run  # noqa: E402
 from pagedkv.bench.dask_workers import DaskCrew, connected, readiness  # noqa: E402
 from pagedkv.bench.grid_workers import run_by  # noqa: E402
 from pagedkv.bench.traces import read_trace  # noqa: E402
 from pagedkv.spec.explore import Report, explore  # noqa: E402
 from pagedkv.spec.fuzz import Batch, Plan, Tally, fuzz  # noqa: E402
+from pagedkv.spec.fuzz import run as run_seed  # noqa: E402
 from pagedkv.spec.moves import Scope  # noqa: E402
 from pagedkv.spec.reference import Reference  # noqa: E402
 from pagedkv.spec.scopes import explore_scopes  # noqa: E402
@@ -34,29 +36,58 @@ from pagedkv.spec.shards import Settings  # noqa: E402
 from pagedkv.spec.state import Config  # noqa: E402
 
 from grid_jobs import EndsItsProcess  # noqa: E402
+from planted_faults import EarlyReuse  # noqa: E402
 from searching import Captured, refused  # noqa: E402
 from test_grid import TRACE, jobs_on, told  # noqa: E402
 
-PLAN = Plan(Reference, operations=60)
+PLAN = Plan(Reference, operations=20)
+
+
+class Cluster:
+    """A scheduler in this process, and workers as a user starts them: without a nanny, so none comes back by itself."""
+
+    def __init__(self) -> None:
+        self.local = distributed.LocalCluster(n_workers=0, dashboard_address=":0", silence_logs=50)
+        self.address: str = self.local.scheduler_address
+        self.scheduler = self.local.scheduler
+        self.scheduler.allowed_failures = 0
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def fill(self) -> None:
+        """See that there are two workers: a test may have ended one."""
+        self.workers = [worker for worker in self.workers if worker.poll() is None]
+        command = [sys.executable, "-m", "distributed.cli.dask_worker", self.address, "--no-nanny", "--nthreads", "1"]
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+        while len(self.workers) < 2:
+            self.workers.append(
+                subprocess.Popen([*command, "--no-dashboard"], env=environment, stderr=subprocess.DEVNULL)
+            )
+        deadline_s = time.monotonic() + 60
+        while len(self.scheduler.workers) != 2:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End all of it."""
+        for worker in self.workers:
+            worker.kill()
+            worker.wait()
+        self.local.close()
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """Two workers, a process each."""
-    started = distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-    )
-    started.scheduler.allowed_failures = 0
+def cluster() -> Iterator[Cluster]:
+    """A scheduler for all tests of this file."""
+    started = Cluster()
     yield started
     started.close()
 
 
 @pytest.fixture
-def address(cluster: Any) -> str:
-    """Return the scheduler's address, once both workers are there: a test may have ended one."""
-    cluster.wait_for_workers(2)
-    text: str = cluster.scheduler_address
-    return text
+def address(cluster: Cluster) -> str:
+    """Return the scheduler's address, once it has two workers."""
+    cluster.fill()
+    return cluster.address
 
 
 @pytest.fixture(autouse=True)
@@ -82,38 +113,36 @@ def test_two_workers_come_to_what_one_process_comes_to(address: str) -> None:
 
 @pytest.mark.parametrize("allowed", [0, 3], ids=["given up", "given to another"])
 def test_a_worker_that_is_killed_costs_its_own_seeds_at_most(
-    cluster: Any, address: str, monkeypatch: pytest.MonkeyPatch, allowed: int
+    cluster: Cluster, address: str, monkeypatch: pytest.MonkeyPatch, allowed: int
 ) -> None:
     """Killed in the middle, with one batch of 8 under way and one at hand."""
     monkeypatch.setattr(cluster.scheduler, "allowed_failures", allowed)
-    victim = next(iter(cluster.workers.values())).pid
-    seen = 0
 
-    def kill_once(tally: Tally) -> None:
-        nonlocal seen
-        if not seen:
-            os.kill(victim, signal.SIGKILL)
-        seen = tally.runs
+    def kill_one(_tally: Tally) -> None:
+        cluster.workers[0].kill()  # at the first tally; later it is gone already
 
     with connected(address) as client:
-        shared = fuzz(PLAN, seed=0, runs=96, crew=DaskCrew(client), progress=kill_once)
+        shared = fuzz(PLAN, seed=0, runs=64, crew=DaskCrew(client), progress=kill_one)
     lost = [seed for seeds, _ in shared.lost for seed in seeds]
-    assert shared.runs + len(lost) == 96
+    assert shared.runs + len(lost) == 64
     assert len(lost) <= (16 if allowed == 0 else 0)
-    kept = [fuzz(PLAN, seed=seed, runs=1).operations for seed in range(96) if seed not in lost]
+    kept = [run_seed(PLAN, seed).operations for seed in range(64) if seed not in lost]
     assert shared.operations == sum(kept)
 
 
 def test_the_command_shares_seeds_and_shrinks_and_saves_the_first_counterexample(
     capsys: Captured, address: str
 ) -> None:
-    command = ["fuzz", "--runs", "64", "--target", "planted_faults:EarlyReuse", "--json"]
-    assert run([*command, "shared.json", "--dask", address]) == 1
+    command = ["fuzz", "--runs", "64", "--target", "planted_faults:EarlyReuse", "--dask", address]
+    assert run([*command, "--json", "shared.json"]) == 1
     assert "R-LIFE-1 does not hold after 3 operations" in capsys.readouterr().out
-    assert run([*command, "alone.json", "--no-hypothesis", "--workers", "1"]) == 1
-    shared, alone = (json.loads(Path(name).read_text(encoding="utf-8")) for name in ("shared.json", "alone.json"))
-    agreed = ("rule", "counterexample_length", "seed", "trace", "lost")
-    assert {key: shared[key] for key in agreed} == {key: alone[key] for key in agreed}
+    facts = json.loads(Path("shared.json").read_text(encoding="utf-8"))
+    alone = fuzz(Plan(EarlyReuse), seed=0, runs=64)
+    assert alone.finding is not None
+    assert (facts["rule"], facts["counterexample_length"], facts["lost"]) == ("R-LIFE-1", 3, [])
+    assert facts["seed"] == alone.seed
+    saved = json.loads(Path(facts["trace"]).read_text(encoding="utf-8"))
+    assert saved["operations"] == json.loads(json.dumps([to_json(operation) for operation in alone.finding.trace]))
 
 
 def test_seeds_that_end_their_workers_are_named(capsys: Captured, address: str) -> None:
@@ -188,7 +217,7 @@ def test_dask_that_is_not_installed(capsys: Captured, monkeypatch: pytest.Monkey
 
 def test_a_scheduler_without_workers(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_workers, "CONNECT_S", 0.5)
-    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=None) as empty:
+    with distributed.LocalCluster(n_workers=0, processes=False, dashboard_address=":0") as empty:
         said = refused(capsys, "fuzz", "--dask", empty.scheduler_address)
     assert "the scheduler has no workers; start some: dask worker" in said
 
@@ -206,8 +235,8 @@ def test_workers_with_other_code(capsys: Captured, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_worker_that_comes_later_with_other_code_does_nothing(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    with connected(address) as client:
-        monkeypatch.setattr(dask_workers, "code_version", lambda: "0.0+other")
+    with connected(address) as client, monkeypatch.context() as patched:
+        patched.setattr(dask_workers, "code_version", lambda: "0.0+other")
         tally = fuzz(PLAN, seed=0, runs=8, crew=DaskCrew(client))
     ((seeds, why),) = tally.lost
     assert seeds == range(8)
@@ -219,7 +248,7 @@ def test_a_worker_that_comes_later_with_other_code_does_nothing(monkeypatch: pyt
 
 def test_a_worker_says_what_it_has() -> None:
     version, missing = readiness("impl")
-    assert (version, missing) == (dask_workers.code_version(), None)
+    assert (version, missing) == (code_version(), None)
     assert readiness("planted_faults:EarlyReuse")[1] is None
     assert "not callable" in str(readiness("hostile_managers:NOT_CALLABLE")[1])
 
