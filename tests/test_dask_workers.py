@@ -26,6 +26,7 @@ from pagedkv.bench.command_line import run  # noqa: E402
 from pagedkv.bench.dask_workers import DaskCrew, connected, readiness  # noqa: E402
 from pagedkv.bench.grid_workers import run_by  # noqa: E402
 from pagedkv.bench.traces import read_trace  # noqa: E402
+from pagedkv.spec.alphabet import to_json  # noqa: E402
 from pagedkv.spec.explore import Report, explore  # noqa: E402
 from pagedkv.spec.fuzz import Batch, Plan, Tally, fuzz  # noqa: E402
 from pagedkv.spec.fuzz import run as run_seed  # noqa: E402
