@@ -26,6 +26,7 @@ from pagedkv.bench.compare_command import COMPARE_EXAMPLE, compare_command
 from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
+from pagedkv.bench.grid_command import GRID_EXAMPLE, grid_command
 from pagedkv.bench.ledger_command import LEDGER_EXAMPLE, ledger_command
 from pagedkv.bench.options import Invocation
 from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
@@ -62,6 +63,7 @@ application.command("fuzz", epilog=FUZZ_EXAMPLE)(fuzz_command)
 application.command("compare", epilog=COMPARE_EXAMPLE)(compare_command)
 application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
 application.command("baselines", epilog=BASELINES_EXAMPLE)(baselines_command)
+application.command("grid", epilog=GRID_EXAMPLE)(grid_command)
 application.command("sweep", epilog=SWEEP_EXAMPLE)(sweep_command)
 application.command("ledger", epilog=LEDGER_EXAMPLE)(ledger_command)
 application.command("show", epilog=SHOW_EXAMPLE)(show_command)

@@ -3,12 +3,26 @@
 The command around `spec.explore`: it turns options into a scope, shows where the walk is, prints what fired and what
 was refused, and ends in a counterexample where a rule broke. What is asked of a walk that ran to its end is that it
 met everything: an operation that never fired or a refusal never met is a hole, and fails the run.
+
+With `--scopes` it walks several, here or on many machines: `explore_scopes`.
 """
 
-from collections import Counter
+from functools import partial
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench.dask_workers import Dask, refuse_beside_dask
+from pagedkv.bench.explore_scopes import (
+    SCHEDULER_SIZES,
+    MakeSettings,
+    Scopes,
+    Sizes,
+    explore_several,
+    judge_in_words,
+    print_met,
+    refusals_of,
+    sizes_of,
+)
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
@@ -30,11 +44,11 @@ from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
+from pagedkv.spec.scheduler_drivers import SchedulerSettings
 from pagedkv.spec.shards import AnySettings, Settings
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Finding
 from rich.console import Console
-from rich.table import Table
 
 SMALL_SHARING = Scope(Config(2, 1, 1, 1), sequences=2, tokens=2, rows=1, sharing=Sharing())
 DEEP_SHARING = Scope(Config(3, 1, 1, 1), sequences=2, tokens=3, rows=1, sharing=Sharing())
@@ -65,6 +79,8 @@ def explore_command(
     scheduler: OfScheduler = False,
     target: Target = "impl",
     workers: Workers = 2,
+    scopes: Scopes = None,
+    dask: Dask = None,
     seconds: Annotated[float | None, typer.Option(min=0.1, help="Stop after the level that runs over this.")] = None,
     out: Out = OUT_DEFAULT,
     json_file: JsonFile = None,
@@ -80,46 +96,76 @@ def explore_command(
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     out = output_folder(out, json_file)
+    refuse_beside_dask(context, "workers")
+    if scheduler:
+        only_beside(context)
+    if dask is not None and scopes is None:
+        raise BadInput("--dask", "one scope is walked by one machine", "give --scopes, which are shared out")
+    sizes = Sizes(blocks, block_size, sequences, launches, streams, max_tokens, batch)
+    make_settings = partial(
+        _scheduler_settings if scheduler else _cache_settings,
+        target=target,
+        deep=deep,
+        sharing=sharing,
+        contents_only=contents_only,
+        pairs=pairs,
+    )
+    if scopes is None:
+        results, finding = _explore_one(make_settings, sizes, target, workers, seconds)
+    else:
+        several = sizes_of(scopes, sizes, SCHEDULER_SIZES if scheduler else Sizes._fields)
+        results, finding = explore_several(make_settings, several, target, workers, dask, seconds)
+    results |= {"command": invoked_as(context)}
+    if finding:
+        with patience():
+            results |= end_in_counterexample(finding, out, target)
+    if json_file is not None:
+        write_json(json_file, results)
+    if finding or results["holes"] or results.get("lost"):
+        raise typer.Exit(1)
+
+
+def _explore_one(
+    make_settings: MakeSettings, sizes: Sizes, target: str, workers: int, seconds: float | None
+) -> tuple[dict[str, Any], Finding | None]:
+    """Walk one scope and print what it met; return that, and the counterexample."""
     with LateSpinner("exploring") as spinner, patience():
-        settings: AnySettings
-        if scheduler:
-            only_beside(context)
-            settings = settings_of(target, scheduler_scope(blocks, block_size, sequences, deep=deep, sharing=sharing))
-        else:
-            defaults = _scope_by_default(sharing=sharing, deep=deep)
-            sizes = zip((blocks, block_size, streams, launches), defaults.config, strict=True)
-            scope = defaults._replace(
-                config=Config(*(given or default for given, default in sizes)),
-                sequences=sequences,
-                tokens=max_tokens or defaults.tokens,
-                rows=batch or defaults.rows,
-            )
-            settings = _settings(scope, target, contents_only=contents_only, pairs=pairs)
+        settings = make_settings(sizes)
 
         def show_progress(at: Progress) -> None:
             spinner.says(f"depth {at.depth}: {at.states:,} states, {at.edges:,} edges")
 
         report = explore(settings, workers=workers, seconds=seconds, progress=show_progress)
     _print(report, settings, target)
-    results = _results(report, settings, target) | {"command": invoked_as(context)}
-    if report.broken:
-        finding = Finding(settings.case(), tuple(report.trace), report.broken)
-        with patience():
-            results |= end_in_counterexample(finding, out, target)
-    if json_file is not None:
-        write_json(json_file, results)
-    if report.broken or results["holes"]:
-        raise typer.Exit(1)
+    finding = Finding(settings.case(), tuple(report.trace), report.broken) if report.broken else None
+    return _results(report, settings, target), finding
 
 
-def _settings(scope: Scope, target: str, *, contents_only: bool, pairs: bool) -> Settings:
+def _cache_settings(
+    sizes: Sizes, *, target: str, deep: bool, sharing: bool, contents_only: bool, pairs: bool
+) -> Settings:
     """Return how a manager is walked: with as many streams as it offers, in lock-step if it shows itself."""
+    defaults = _scope_by_default(sharing=sharing, deep=deep)
+    given = zip((sizes.blocks, sizes.block_size, sizes.streams, sizes.launches), defaults.config, strict=True)
+    scope = defaults._replace(
+        config=Config(*(size or default for size, default in given)),
+        sequences=sizes.sequences,
+        tokens=sizes.max_tokens or defaults.tokens,
+        rows=sizes.batch or defaults.rows,
+    )
     factory = load_target(target)
     manager = trial(factory, f"--target {target}", scope.config)
     if scope.sharing and not manager.shares_prefixes:
         raise BadInput(f"--target {target}", "does not share prefixes", "leave out --sharing")
     config = scope.config._replace(streams=min(scope.config.streams, manager.streams_offered))
     return Settings(scope._replace(config=config), factory, not contents_only and shows_itself(manager), pairs)
+
+
+def _scheduler_settings(sizes: Sizes, *, target: str, deep: bool, sharing: bool, **_others: bool) -> SchedulerSettings:
+    """Return how a scheduler is walked."""
+    return settings_of(
+        target, scheduler_scope(sizes.blocks, sizes.block_size, sizes.sequences, deep=deep, sharing=sharing)
+    )
 
 
 def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
@@ -131,14 +177,8 @@ def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
 
 def _print(report: Report, settings: AnySettings, target: str) -> None:
     console = Console()
-    judge = "lock-step with the spec" if settings.lock_step else "contents alone (R-DATA)"
-    pairs = "; pairs" if settings.pairs else ""
-    console.print(f"explore {target}: {report.scope}; {judge}{pairs}", soft_wrap=True, markup=False)
-    table = Table("operation", "fired", "refused", title_justify="left")
-    for kind in report.vocabulary:
-        refused = ", ".join(f"{reason} {count:,}" for reason, count in _refusals(report.refused, kind).items())
-        table.add_row(kind, f"{report.fired[kind]:,}", refused or "-")
-    console.print(table)
+    console.print(f"explore {target}: {report.scope}; {judge_in_words(settings)}", soft_wrap=True, markup=False)
+    print_met(console, report.vocabulary, report.fired, report.refused)
     end = (
         "every state visited"
         if report.complete
@@ -157,10 +197,6 @@ def _holes(report: Report, settings: AnySettings) -> list[str]:
     return report.holes() if report.complete and settings.lock_step else []
 
 
-def _refusals(refused: Counter[tuple[str, str]], kind: str) -> dict[str, int]:
-    return {reason: count for (operation, reason), count in sorted(refused.items()) if operation == kind}
-
-
 def _results(report: Report, settings: AnySettings, target: str) -> dict[str, Any]:
     return {
         "target": target,
@@ -173,7 +209,7 @@ def _results(report: Report, settings: AnySettings, target: str) -> dict[str, An
         "complete": report.complete,
         "seconds": report.seconds,
         "fired": dict(report.fired),
-        "refused": {kind: _refusals(report.refused, kind) for kind in report.refusals},
+        "refused": {kind: refusals_of(report.refused, kind) for kind in report.refusals},
         "holes": _holes(report, settings),
         "rule": report.broken.rule if report.broken else None,
         "counterexample_length": len(report.trace) or None,

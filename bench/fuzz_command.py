@@ -3,6 +3,9 @@
 The command around `spec.fuzz` and `spec.machine`. Hypothesis looks first, for a quarter of the time, and looks
 elsewhere; seeds take the rest, since they are many times faster. Whatever is found is shrunk and saved, and `--again`
 shows a saved trace on any machine.
+
+With `--dask` seeds are shared out among many machines, and Hypothesis, which looks in one process, does not look: they
+would wait for it. Seeds that are lost with a machine are named, and fail the run, since nobody ran them.
 """
 
 from collections.abc import Callable
@@ -11,6 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 from pagedkv.bench.counterexample import LARGEST, load, show
+from pagedkv.bench.dask_workers import Dask, DaskCrew, crew_of, refuse_beside_dask
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
@@ -39,6 +43,7 @@ from rich.table import Table
 FUZZ_EXAMPLE = "Example: pagedkv fuzz --target your_package.your_module:YourManager --seconds 60"
 HYPOTHESIS_SHARE = 1 / 4  # of the time
 EXAMPLES_MAX = 10**9  # time ends it
+LOST_SHOWN_MAX = 5
 DEFAULTS = Config(blocks=4, block_size=4, streams=2, launches=4)  # of the sizes, where only some are given
 
 
@@ -58,6 +63,7 @@ def fuzz_command(
     target: Target = "impl",
     seconds: Annotated[float, typer.Option(min=0.1, max=1e7, help="How long to look.")] = 20.0,
     workers: Workers = 2,
+    dask: Dask = None,
     runs: Annotated[
         int | None, typer.Option(min=1, help="So many seeds instead of a time: repeatable to the operation.")
     ] = None,
@@ -94,18 +100,20 @@ def fuzz_command(
         _run_again(again, other, json_file, invoked_as(context))
         return
     out = output_folder(out, json_file)
+    refuse_beside_dask(context, "workers")
     if scheduler:
         only_beside(context)
     sizes = [blocks, block_size, streams, launches]
     config = Config(*(given or default for given, default in zip(sizes, DEFAULTS, strict=True))) if any(sizes) else None
-    search = Search(seed, seconds, runs, workers, hypothesis and runs is None)
+    search = Search(seed, seconds, runs, workers, hypothesis and runs is None and dask is None)
     with LateSpinner("fuzzing") as spinner, patience():
         plan: AnyPlan = (
             SchedulerPlan(scheduler_target(target), config and config._replace(streams=1))
             if scheduler
             else _plan(target, config, contents_only=contents_only, sharing=sharing)
         )
-        tally, finding = _look(plan, search, spinner)
+        with crew_of(dask, target, seconds if runs is None else None) as crew:
+            tally, finding = _look(plan, search, spinner, crew)
     _print(tally, plan, target)
     results = _results(tally, finding, plan, target) | {"command": invoked_as(context)}
     if finding is not None:
@@ -113,7 +121,7 @@ def fuzz_command(
             results |= end_in_counterexample(finding, out, target)
     if json_file is not None:
         write_json(json_file, results)
-    if finding is not None:
+    if finding is not None or tally.lost:
         raise typer.Exit(1)
 
 
@@ -141,8 +149,8 @@ def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -
     return hunt(Case(plan.config or drawn, plan.factory, plan.lock_step), **how)
 
 
-def _look(plan: AnyPlan, search: Search, spinner: LateSpinner) -> tuple[Tally, Finding | None]:
-    """Let Hypothesis look, then run seeds; the finding is shrunk."""
+def _look(plan: AnyPlan, search: Search, spinner: LateSpinner, crew: DaskCrew | None) -> tuple[Tally, Finding | None]:
+    """Let Hypothesis look, then run seeds, here or by a crew; the finding is shrunk."""
     seconds = search.seconds
     if search.hypothesis:
         seconds *= 1 - HYPOTHESIS_SHARE
@@ -157,7 +165,13 @@ def _look(plan: AnyPlan, search: Search, spinner: LateSpinner) -> tuple[Tally, F
         spinner.says(f"{tally.runs:,} runs, {tally.operations:,} operations")
 
     tally = fuzz(
-        plan, seed=search.seed, seconds=seconds, runs=search.runs, workers=search.workers, progress=show_progress
+        plan,
+        seed=search.seed,
+        seconds=seconds,
+        runs=search.runs,
+        workers=search.workers,
+        crew=crew,
+        progress=show_progress,
     )
     return tally, tally.finding
 
@@ -189,7 +203,7 @@ def _shows_itself(case: Case) -> bool:
 def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
     console = Console()
     judge = "lock-step with the spec" if plan.lock_step else "contents alone (R-DATA)"
-    if not tally.runs:
+    if not tally.runs and not tally.lost:
         console.print(f"fuzz {target}: found by Hypothesis; {judge}", soft_wrap=True, markup=False)
         return
     rate = tally.operations / tally.seconds if tally.seconds else 0
@@ -204,6 +218,11 @@ def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
         words = ", ".join(f"{reason} {count:,}" for reason, count in tally.refusals(kind).items())
         table.add_row(kind, f"{tally.fired[kind]:,}", words or "-")
     console.print(table)
+    for seeds, why in tally.lost[:LOST_SHOWN_MAX]:
+        said = f"lost: seeds {seeds[0]} to {seeds[-1]}, {why}; run them with --seed {seeds[0]} --runs {len(seeds)}"
+        console.print(said, soft_wrap=True, markup=False, highlight=False)
+    if len(tally.lost) > LOST_SHOWN_MAX:
+        console.print(f"lost: {len(tally.lost) - LOST_SHOWN_MAX:,} more batches of seeds (all in --json)")
 
 
 def _results(tally: Tally, finding: Finding | None, plan: AnyPlan, target: str) -> dict[str, Any]:
@@ -218,4 +237,5 @@ def _results(tally: Tally, finding: Finding | None, plan: AnyPlan, target: str) 
         "rule": finding.broken.rule if finding else None,
         "counterexample_length": len(finding.trace) if finding else None,
         "seed": tally.seed if tally.finding else None,
+        "lost": [{"seed": seeds[0], "runs": len(seeds), "why": why} for seeds, why in tally.lost],
     }

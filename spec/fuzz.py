@@ -5,20 +5,24 @@ flight, unless a scope is given) and then operations, mostly sensible, some that
 late, in any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence
 and every pin is released, every launch executed and retired, and then every block is free or idle. What breaks a rule
 is shrunk.
+
+Seeds know nothing of each other, so they are shared out in batches (`crew`), and what was found does not depend on who
+ran them. Seeds that were given out and did not come back are named in the tally (`LostSeeds`): nothing is known of
+them, and they can be run again.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
 from .alphabet import KINDS, Execute, Operation, Release, Retire, Unpin
+from .crew import Crew, Lost, ProcessCrew, share_out
 from .manager import Factory
 from .moves import Lots, draw_move
 from .operations import ready
-from .processes import Processes
 from .refusals import Broken, Refused
 from .scheduler_drivers import SchedulerPlan
 from .state import Config
@@ -29,6 +33,7 @@ SEQUENCES = 4
 STREAMS = 3
 SHARING_SHARE = 2 / 3  # of the runs tell token ids, where prefixes are shared
 OPERATIONS = 400  # a run: long enough to reuse every block many times
+BATCH = 8  # seeds that are given out at a time: about half a second in lock-step
 
 
 class Plan(NamedTuple):
@@ -77,6 +82,13 @@ class Plan(NamedTuple):
 AnyPlan = Plan | SchedulerPlan
 
 
+class LostSeeds(NamedTuple):
+    """Seeds of which nothing is known, and why."""
+
+    seeds: range
+    why: str
+
+
 @dataclass
 class Tally:
     """What runs have seen."""
@@ -88,6 +100,7 @@ class Tally:
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
     finding: Finding | None = None
     seed: int = 0  # of the finding
+    lost: list[LostSeeds] = field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
         """Add what another has seen; a finding of a lower seed goes first."""
@@ -95,6 +108,7 @@ class Tally:
         self.operations += other.operations
         self.fired += other.fired
         self.refused += other.refused
+        self.lost += other.lost
         if other.finding and (self.finding is None or other.seed < self.seed):
             self.finding, self.seed = other.finding, other.seed
 
@@ -138,15 +152,21 @@ def fuzz(
     seconds: float = 20.0,
     runs: int | None = None,
     workers: int = 1,
+    crew: Crew | None = None,
     progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
     """Run seeds from `seed` on until time is up, `runs` are done, or a rule is broken; then shrink what broke it.
 
-    With more than one worker the factory must be importable by name: the processes are spawned.
+    With more than one worker the factory must be importable by name: the processes are spawned. A crew that is given
+    takes the place of processes, and is closed in the end.
     """
     began = time.monotonic()
     total = Tally()
-    for tally in _tallies(plan, seed, began + seconds, runs, workers):
+    end = began + seconds if runs is None else None
+    batches = _batches(seed, None if runs is None else seed + runs)
+    if crew is None and workers > 1:
+        crew = ProcessCrew(workers)
+    for tally in _one_by_one(plan, batches, end) if crew is None else _shared_out(plan, batches, end, crew):
         total.add(tally)
         total.seconds = time.monotonic() - began
         progress(total)
@@ -156,66 +176,63 @@ def fuzz(
     return total
 
 
-def _tallies(plan: AnyPlan, seed: int, end: float, runs: int | None, workers: int) -> Iterator[Tally]:
-    """Yield the tally of each run, or of each batch of runs where several processes share them out."""
-    last = seed + runs if runs is not None else None
-    batches = _batches(seed, last)
-    runner = Runner(plan, end if runs is None else None)
-    if workers > 1:
-        yield from _shared_out(runner, batches, workers)
-        return
+def _one_by_one(plan: AnyPlan, batches: Iterator[range], end: float | None) -> Iterator[Tally]:
+    """Yield the tally of each run, here."""
     for batch in batches:
         for each in batch:
-            tally = runner.run_batch(range(each, each + 1))
+            tally = run(plan, each)
             yield tally
-            if tally.finding or runner.is_late():
+            if tally.finding or _is_late(end):
                 return
 
 
-def _shared_out(runner: "Runner", batches: Iterator[range], workers: int) -> Iterator[Tally]:
-    """Share batches out, the next to whoever is done first. What is under way is finished: the lowest seed is found."""
-    processes = Processes(workers, Runner, *runner)
+def _shared_out(plan: AnyPlan, batches: Iterator[range], end: float | None, crew: Crew) -> Iterator[Tally]:
+    """Yield the tally of each batch. What is under way at a finding is finished: the lowest seed is found."""
+    jobs = _jobs(plan, batches, end)
     try:
-        busy: list[int] = []
-        for number, batch in zip(range(workers), batches, strict=False):
-            processes.send(number, "run_batch", batch)
-            busy.append(number)
-        while busy:
-            number, tally = processes.receive_any(busy)
-            busy.remove(number)
+        for job, answer in share_out(crew, jobs):
+            tally = Tally(lost=[LostSeeds(job.seeds, answer.why)]) if isinstance(answer, Lost) else answer
             if tally.finding:
-                batches = iter(())
-            following = None if runner.is_late() else next(batches, None)
-            if following:
-                processes.send(number, "run_batch", following)
-                busy.append(number)
+                jobs.close()
             yield tally
+        for job in jobs if end is None else ():  # of so many runs; none, unless nobody is left to take them
+            yield Tally(lost=[LostSeeds(job.seeds, "nobody was left to run them")])
     finally:
-        processes.close()
+        crew.close()
+
+
+def _jobs(plan: AnyPlan, batches: Iterator[range], end: float | None) -> Generator["Batch", None, None]:
+    """Yield batches as jobs, as long as there is time."""
+    for number, seeds in enumerate(batches):
+        if number and _is_late(end):
+            return
+        yield Batch(plan, seeds, None if end is None else end - time.monotonic())
+
+
+def _is_late(end: float | None) -> bool:
+    return end is not None and time.monotonic() > end
 
 
 def _batches(first: int, last: int | None) -> Iterator[range]:
-    size = 8
     while last is None or first < last:
-        yield range(first, first + size if last is None else min(first + size, last))
-        first += size
+        yield range(first, first + BATCH if last is None else min(first + BATCH, last))
+        first += BATCH
 
 
-class Runner(NamedTuple):
-    """Runs seeds of a plan, in whichever process."""
+@dataclass(frozen=True)
+class Batch:
+    """A job: seeds of a plan, within so many seconds by whose clock it may be."""
 
     plan: AnyPlan
-    end: float | None  # when to stop, by the clock that all processes of a machine share
+    seeds: range
+    seconds: float | None
 
-    def is_late(self) -> bool:
-        """Whether time is up."""
-        return self.end is not None and time.monotonic() > self.end
-
-    def run_batch(self, seeds: range) -> Tally:
+    def __call__(self) -> Tally:
         """Run seeds up to the first finding; at least one, and then only while there is time."""
+        end = None if self.seconds is None else time.monotonic() + self.seconds
         total = Tally()
-        for each in seeds:
+        for each in self.seeds:
             total.add(run(self.plan, each))
-            if total.finding or self.is_late():
+            if total.finding or _is_late(end):
                 break
         return total

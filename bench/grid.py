@@ -1,0 +1,138 @@
+"""A grid of replays: every trace with every block size, policy and pool, each a cell that knows nothing of the others.
+
+What a cell comes to follows from its settings, its requests and the code alone. So these three make its key: a cell
+that was finished once is taken as it was, in a later run, on another machine, from a copy of the trace under another
+name; and it is run again when a request, an option or a module has changed.
+
+A cell ends in figures or in a failure that says why: a pool beyond reason, a pool that holds no request, a broken rule,
+no memory. A failure is a row of the table like any other. Figures are those of `pagedkv replay`, under its names.
+
+An axis is a field of `CellSettings`: what it means to a replay is said in `run_cell`; keys, tables and files follow.
+"""
+
+import hashlib
+import itertools
+import json
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pagedkv.bench.code_version import code_version
+from pagedkv.bench.failures import BadInput
+from pagedkv.bench.impl_engine import open_impl_engine
+from pagedkv.bench.replay import replay
+from pagedkv.bench.replay_queue import ReplaySettings
+from pagedkv.bench.replay_report import ReplayReport, refusals_in_words
+from pagedkv.bench.replay_scheduler import TrafficSettings, replay_scheduled
+from pagedkv.bench.scheduler_options import PolicyName
+from pagedkv.bench.scheduler_report import SchedulerReport
+from pagedkv.bench.traces import Trace
+from pagedkv.impl.invariants import CorruptState
+from pagedkv.impl.refusals import Refused
+from pagedkv.impl.requests import Limits
+from pagedkv.spec.calls import said
+from pagedkv.spec.refusals import Broken
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellSettings:
+    """What is done with the requests: the loop's settings, and the scheduler's where the policy is one of its."""
+
+    policy: PolicyName
+    replay: ReplaySettings
+    limits: Limits | None = None
+    traffic: TrafficSettings | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Give all settings under their names, those that say nothing of this policy left out."""
+        parts = (self.replay, self.limits, self.traffic)
+        named = {name: value for part in parts if part is not None for name, value in asdict(part).items()}
+        return named | {"policy": self.policy.value}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of the grid: which trace (its place among them), and what is done with it. A job, once it has a trace."""
+
+    number: int
+    trace: int
+    settings: CellSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """In place of figures: why there are none; where it is a fault of this program, with what a report of it needs."""
+
+    why: str
+    traceback: str | None = None
+
+
+Figures = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CellJob:
+    """A cell with its requests, to be sent to wherever it is run: 24 bytes a request, 8 a prefix id."""
+
+    cell: Cell
+    trace: Trace
+
+    def __call__(self) -> Figures | Failed:
+        """Run it."""
+        return run_cell(self.trace, self.cell.settings)
+
+
+def cells_of(traces: int, settings: Sequence[CellSettings]) -> list[Cell]:
+    """Give every trace with all settings, in the order of the table."""
+    pairs = itertools.product(range(traces), settings)
+    return [Cell(number, trace, each) for number, (trace, each) in enumerate(pairs)]
+
+
+def run_cell(trace: Trace, settings: CellSettings) -> Figures | Failed:
+    """Replay the requests of one cell. Nothing but Ctrl-C escapes: the other cells are to go on. Cost: a replay's."""
+    try:
+        report = _replayed(trace, settings)
+    except (BadInput, Broken, CorruptState) as error:
+        return Failed(str(error))
+    except (Refused, MemoryError, OSError) as error:
+        return Failed(said(error))
+    except Exception as error:  # noqa: BLE001  (a fault of ours, and in this cell alone)
+        return Failed(said(error), traceback.format_exc())
+    if len(report.refusals) == report.requests:
+        reasons = refusals_in_words(report.refusals)
+        return Failed(f"none of {report.requests:,} requests could ever run in {report.blocks:,} blocks: {reasons}")
+    return report.as_json()
+
+
+def _replayed(trace: Trace, settings: CellSettings) -> ReplayReport | SchedulerReport:
+    if settings.limits is None or settings.traffic is None:
+        return replay(trace, settings.replay, lambda options: open_impl_engine(options, None))
+    return replay_scheduled(trace, settings.replay, settings.limits, settings.traffic)
+
+
+def requests_digest(trace: Trace) -> str:
+    """Return what tells apart traces whose requests differ in anything that a replay looks at. Cost: a pass over them.
+
+    The file's name does not count, nor how it is compressed.
+    """
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    digest.update(f"{trace.format.prefix_block_size} {trace.format.prefix_covers_output}\n".encode())
+    columns = (trace.arrival_s, trace.prompt_tokens, trace.output_tokens, trace.prefix_ids, trace.prefix_starts)
+    for column in columns:
+        digest.update(f"{column.dtype.str} {column.size}\n".encode())
+        digest.update(column.tobytes())
+    return digest.hexdigest()
+
+
+def identity(digest: str, settings: CellSettings) -> dict[str, Any]:
+    """Return all that a cell's result follows from."""
+    return {"code": code_version(), "requests_digest": digest, **settings.as_json()}
+
+
+def key_of(cell_identity: dict[str, Any]) -> str:
+    """Return the name under which a finished cell is kept."""
+    text = json.dumps(cell_identity, sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()

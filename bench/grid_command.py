@@ -1,0 +1,203 @@
+"""`pagedkv grid`: one table of replays, every trace with every block size, policy and pool, in parallel, resumable.
+
+The command around `grid`: lists become cells, those that a folder has are taken from it, the others are run by this
+machine's processes or by Dask's workers, and each is put into the folder as soon as it is done. So the same command
+goes on where it was stopped, and a larger grid in the same folder runs only what is new.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pagedkv.bench.code_version import code_version
+from pagedkv.bench.dask_workers import Dask, crew_of, refuse_beside_dask
+from pagedkv.bench.failures import BadInput, quoted
+from pagedkv.bench.grid import Cell, CellJob, CellSettings, Failed, cells_of, identity, requests_digest
+from pagedkv.bench.grid_folder import FinishedCells
+from pagedkv.bench.grid_report import GridRow, as_csv, print_tables
+from pagedkv.bench.grid_workers import Outcome, run_by, run_here
+from pagedkv.bench.lists import numbers_of, words_of
+from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.progress import LateProgress
+from pagedkv.bench.replay_queue import BLOCKS_MAX, ReplaySettings
+from pagedkv.bench.result_files import output_file, write_json, write_whole
+from pagedkv.bench.scheduler_options import (
+    CancelRate,
+    MaxRunning,
+    MaxTokensPerStep,
+    PolicyName,
+    PrefillOnly,
+    PrefixCache,
+    Samples,
+    StepsAhead,
+    scheduler_settings,
+)
+from pagedkv.bench.search_options import Workers, output_folder
+from pagedkv.bench.trace_formats import TOKENS_MAX
+from pagedkv.bench.traces import REQUESTS_MAX, Trace, read_trace
+from rich.console import Console
+
+CELLS_MAX = 10_000
+OUT_FOLDER = Path("pagedkv-out/grid")
+GRID_EXAMPLE = (
+    "Example: pagedkv grid AzureLLMInferenceTrace_conv.csv --block-sizes 8,16,32 --policies reserve,fcfs "
+    "--blocks 20000,40000 --out grid"
+)
+
+Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Request traces, as `pagedkv replay` takes.")]
+BlockSizes = Annotated[str, typer.Option("--block-sizes", metavar="LIST", help="Tokens a block.")]
+Policies = Annotated[str, typer.Option("--policies", metavar="LIST", help="Out of reserve, fcfs, priority.")]
+Pools = Annotated[
+    str | None, typer.Option("--blocks", metavar="LIST", help="Usable blocks; by default one pool, enough for all.")
+]
+Requests = Annotated[int | None, typer.Option(min=1, max=REQUESTS_MAX, help="Only the first so many of each trace.")]
+StepMs = Annotated[
+    float | None, typer.Option(min=0.001, max=1e9, help="Let requests arrive at their times, a step lasting so long.")
+]
+Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where finished cells and the table are put.")]
+
+
+def grid_command(
+    context: typer.Context,
+    traces: Traces,
+    *,
+    block_sizes: BlockSizes = "8,16,32",
+    policies: Policies = "reserve",
+    blocks: Pools = None,
+    requests: Requests = None,
+    step_ms: StepMs = None,
+    prefix_cache: PrefixCache = None,
+    steps_ahead: StepsAhead = None,
+    max_tokens_per_step: MaxTokensPerStep = None,
+    max_running: MaxRunning = None,
+    samples: Samples = None,
+    cancel_rate: CancelRate = None,
+    prefill_only: PrefillOnly = None,
+    workers: Workers = 2,
+    dask: Dask = None,
+    out: Out = OUT_FOLDER,
+    json_file: JsonFile = None,
+    seed: Seed = 0,
+) -> None:
+    """Replay every trace with every block size, policy and pool, in parallel, into one table.
+
+    Each finished cell is kept in the folder of --out, and taken from there as long as its requests, its settings and
+    the code are the same: so a grid that was stopped goes on. A cell that fails is a row that says why, and exit code
+    1. Options of a scheduler hold for the policies that have one. Writes grid.json and grid.csv.
+    """
+    if json_file is not None:
+        json_file = output_file(json_file, "--json", keep=traces)
+    out = output_folder(out, json_file)
+    refuse_beside_dask(context, "workers")
+    scheduling = {
+        "prefix_cache": prefix_cache,
+        "steps_ahead": steps_ahead,
+        "max_tokens_per_step": max_tokens_per_step,
+        "max_running": max_running,
+        "samples": samples,
+        "cancel_rate": cancel_rate,
+        "prefill_only": prefill_only,
+    }
+    settings = [
+        CellSettings(policy=policy, replay=ReplaySettings(block_size=size, blocks=pool, step_ms=step_ms), **parts)
+        for policy, parts in _policies(policies, scheduling, seed)
+        for size in numbers_of("--block-sizes", block_sizes, TOKENS_MAX)
+        for pool in ((None,) if blocks is None else numbers_of("--blocks", blocks, BLOCKS_MAX))
+    ]
+    read = _read(traces, requests)
+    cells = cells_of(len(read), settings)
+    if len(cells) > CELLS_MAX:
+        raise BadInput("the grid", f"{len(cells):,} cells, more than {CELLS_MAX:,}", "give shorter lists")
+    rows = _run(cells, list(read.values()), list(read), traces, out, workers, dask)
+    _report(rows, out, json_file, invoked_as(context))
+    if any(isinstance(row.outcome, Failed) for row in rows):
+        raise typer.Exit(1)
+
+
+def _policies(text: str, scheduling: dict[str, Any], seed: int) -> list[tuple[PolicyName, dict[str, Any]]]:
+    """Return each policy with what its scheduler is told, if it has one. Errors: `BadInput`."""
+    policies = [PolicyName(word) for word in words_of("--policies", text, [policy.value for policy in PolicyName])]
+    told: list[tuple[PolicyName, dict[str, Any]]] = []
+    for policy in policies:
+        without = policy is PolicyName.RESERVE and len(policies) > 1  # the options are another policy's
+        both = scheduler_settings(policy, {} if without else scheduling, seed)
+        told.append((policy, {} if both is None else {"limits": both[0], "traffic": both[1]}))
+    return told
+
+
+def _read(paths: list[Path], requests: int | None) -> dict[str, Trace]:
+    """Read the traces; give them by the digests of their requests. Errors: `BadInput`."""
+    read: dict[str, Trace] = {}
+    for path in paths:
+        with LateProgress(f"requests read, {path.name}", requests) as progress:
+            trace = read_trace(path, requests, progress.reached)
+        digest = requests_digest(trace)
+        if digest in read:
+            what = f"has the requests that {quoted(str(read[digest].path))} has"
+            raise BadInput(str(path), what, "name each trace once")
+        read[digest] = trace
+    return read
+
+
+def _run(
+    cells: list[Cell],
+    traces: list[Trace],
+    digests: list[str],
+    paths: list[Path],
+    out: Path,
+    workers: int,
+    dask: str | None,
+) -> list[GridRow]:
+    """Take the cells that were finished earlier, run the others, keep each; give the rows of the table."""
+    folder = FinishedCells(out)
+    identities = [identity(digests[cell.trace], cell.settings) for cell in cells]
+    outcomes: dict[int, Outcome] = {}
+    for cell, each in zip(cells, identities, strict=True):
+        if (figures := folder.find(each)) is not None:
+            outcomes[cell.number] = figures
+    earlier = set(outcomes)
+    jobs = [CellJob(cell, traces[cell.trace]) for cell in cells if cell.number not in earlier]
+    with LateProgress("cells run", len(jobs)) as progress, _runner(jobs, workers, dask) as run:
+        progress.reached(0)
+        for cell, outcome in run:
+            outcomes[cell.number] = outcome
+            if not isinstance(outcome, Failed):
+                folder.keep(identities[cell.number], outcome)
+            progress.reached(len(outcomes) - len(earlier))
+    return [
+        GridRow(
+            str(paths[cell.trace]), digests[cell.trace], cell.settings, outcomes[cell.number], cell.number in earlier
+        )
+        for cell in cells
+    ]
+
+
+@contextmanager
+def _runner(jobs: list[CellJob], workers: int, dask: str | None) -> Iterator[Iterator[tuple[Cell, Outcome]]]:
+    """Give whoever runs the cells; nobody is started where there are none. Errors: `BadInput`."""
+    if not jobs:
+        yield iter(())
+        return
+    with crew_of(dask) as crew:
+        run = run_here(jobs, workers) if crew is None else run_by(crew, jobs)
+        try:
+            yield run
+        finally:
+            run.close()  # its processes end here, whatever ended the grid
+
+
+def _report(rows: list[GridRow], out: Path, json_file: Path | None, command: str) -> None:
+    """Print the table and write it."""
+    facts = {"command": command, "code": code_version(), "cells": [row.as_json() for row in rows]}
+    print_tables(Console(), rows)
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "grid.json", facts)
+    write_whole(out / "grid.csv", as_csv(rows).encode())
+    console = Console(soft_wrap=True, markup=False, highlight=False)
+    earlier = sum(row.earlier for row in rows)
+    console.print(f"{len(rows):,} cells, {earlier:,} of them from earlier runs; {out}: grid.json, grid.csv")
+    console.print(command)
+    if json_file is not None:
+        write_json(json_file, facts)

@@ -1,0 +1,91 @@
+"""What a grid found, in one table: for people a table a trace, CSV and JSON with every figure for programs.
+
+The figures have the names that `pagedkv replay --json` gives them. Those that a policy does not have are left empty:
+under `reserve` nothing is preempted, and a scheduler's report has no tail waste.
+"""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pagedkv.bench.failures import one_line
+from pagedkv.bench.grid import CellSettings, Failed, Figures
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_ALWAYS = {"finished", "steps"}
+_COLUMNS = (  # key, heading, form; those that are 0 in all cells of a trace are left out
+    ("finished", "done", "{:,}"),
+    ("refused", "refused", "{:,}"),
+    ("steps", "steps", "{:,}"),
+    ("tail_waste_percent", "waste\n%", "{:.2f}"),
+    ("preemptions", "pre-\nempted", "{:,}"),
+    ("hit_percent", "hits\n%", "{:.2f}"),
+    ("peak_blocks", "peak\nblocks", "{:,}"),
+    ("peak_running", "peak\nrunning", "{:,}"),
+    ("seconds", "s", "{:.1f}"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GridRow:
+    """A cell of the table: of which trace, under which settings, with which outcome, from an earlier run or this."""
+
+    trace: str
+    digest: str
+    settings: CellSettings
+    outcome: Figures | Failed
+    earlier: bool = False
+
+    def as_json(self) -> dict[str, Any]:
+        """Give the settings, and the figures or why there are none."""
+        named = {"trace": self.trace, "requests_digest": self.digest} | self.settings.as_json()
+        named |= {"outcome": "failed" if isinstance(self.outcome, Failed) else "finished", "earlier": self.earlier}
+        return named | (asdict(self.outcome) if isinstance(self.outcome, Failed) else self.outcome)
+
+
+def as_csv(rows: Sequence[GridRow]) -> str:
+    """Write a line a cell, with every figure that is one value; those that a cell does not have are empty."""
+    flat = [{key: value for key, value in row.as_json().items() if not isinstance(value, list)} for row in rows]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for each in flat for key in each)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(flat)
+    return text.getvalue()
+
+
+def print_tables(console: Console, rows: Sequence[GridRow]) -> None:
+    """Print a table for each trace, and below what failed."""
+    for trace in dict.fromkeys(row.trace for row in rows):
+        _print_table(console, trace, [row for row in rows if row.trace == trace])
+    for row in rows:
+        if isinstance(row.outcome, Failed):
+            words = f"failed: {row.trace}, {in_words(row.settings)}: {row.outcome.why}"
+            console.print(one_line(words), markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_table(console: Console, trace: str, rows: Sequence[GridRow]) -> None:
+    figures = [row.outcome for row in rows if not isinstance(row.outcome, Failed)]
+    shown = [column for column in _COLUMNS if column[0] in _ALWAYS or any(each.get(column[0]) for each in figures)]
+    table = Table(title=Text(one_line(trace)), title_justify="left", padding=(0, 0))
+    table.add_column("policy")
+    for heading in ("B", "blocks", *(heading for _, heading, _ in shown)):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        blocks = row.settings.replay.blocks
+        place = [row.settings.policy.value, f"{row.settings.replay.block_size:,}", f"{blocks:,}" if blocks else "all"]
+        if isinstance(row.outcome, Failed):
+            table.add_row(*place, "failed", style="bold red")
+        else:
+            cells = (form.format(row.outcome[key]) if key in row.outcome else "-" for key, _, form in shown)
+            table.add_row(*place, *cells)
+    console.print(table)
+
+
+def in_words(settings: CellSettings) -> str:
+    """Name a cell within its trace."""
+    blocks = f"{settings.replay.blocks:,} blocks" if settings.replay.blocks else "blocks for all"
+    return f"{settings.policy.value}, {blocks} of {settings.replay.block_size:,}"
