@@ -14,7 +14,7 @@ from pagedkv.bench.counterexample import LARGEST, load, show
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
-from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_target
+from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_plan
 from pagedkv.bench.search_options import (
     OUT_DEFAULT,
     ContentsOnly,
@@ -26,6 +26,7 @@ from pagedkv.bench.search_options import (
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
+from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.fuzz import AnyPlan, Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
 from pagedkv.spec.refusals import Broken
@@ -101,7 +102,7 @@ def fuzz_command(
     search = Search(seed, seconds, runs, workers, hypothesis and runs is None)
     with LateSpinner("fuzzing") as spinner, patience():
         plan: AnyPlan = (
-            SchedulerPlan(scheduler_target(target), config and config._replace(streams=1))
+            scheduler_plan(target, config and config._replace(streams=1), sharing=sharing)
             if scheduler
             else _plan(target, config, contents_only=contents_only, sharing=sharing)
         )
@@ -129,7 +130,7 @@ def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: b
     )
 
 
-def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
+def _hunt(plan: Plan | SchedulerPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
     """Let Hypothesis look, for its share of the time."""
     share = search.seconds * HYPOTHESIS_SHARE
     how: dict[str, Any] = {"number": search.seed, "examples": EXAMPLES_MAX, "seconds": share, "progress": show_examples}
@@ -144,7 +145,7 @@ def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -
 def _look(plan: AnyPlan, search: Search, spinner: LateSpinner) -> tuple[Tally, Finding | None]:
     """Let Hypothesis look, then run seeds; the finding is shrunk."""
     seconds = search.seconds
-    if search.hypothesis:
+    if search.hypothesis and not isinstance(plan, ForeignPlan):
         seconds *= 1 - HYPOTHESIS_SHARE
 
         def show_examples(done: int) -> None:
@@ -189,6 +190,8 @@ def _shows_itself(case: Case) -> bool:
 def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
     console = Console()
     judge = "lock-step with the spec" if plan.lock_step else "contents alone (R-DATA)"
+    if isinstance(plan, ForeignPlan):
+        judge = "judged from outside"
     if not tally.runs:
         console.print(f"fuzz {target}: found by Hypothesis; {judge}", soft_wrap=True, markup=False)
         return
