@@ -37,7 +37,9 @@ from pagedkv.spec.alphabet import (
     to_json,
 )
 from pagedkv.spec.outcome import Outcome
+from pagedkv.spec.outside import OUTSIDE
 from pagedkv.spec.refusals import Broken
+from pagedkv.spec.rule_book import Book
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING
 from pagedkv.spec.scheduler_drivers import SchedulerCase
@@ -66,7 +68,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     """Print a counterexample as it was told: the rule, its sentence, and a line a step."""
     rule = broken.rule if broken else finding.broken.rule
     ends = "does not hold" if broken else "held this time"
-    book = SCHEDULING if isinstance(finding.case, SchedulerCase) and rule in SCHEDULING else RULES
+    book = book_of(finding, rule)
     caption = book[rule].sentence if rule in book else "Something went wrong in the manager itself."
     table = Table(
         title=escape(one_line(f"{rule} {ends} after {len(told)} operations")), caption=caption, title_justify="left"
@@ -91,6 +93,21 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     differs = broken.detail if broken else f"nothing this time; when it was found: {finding.broken.detail}"
     console.print(f"what differs: {one_line(differs)}", soft_wrap=True, markup=False, highlight=False)
+    for line in own_calls(told):
+        console.print(one_line(line), soft_wrap=True, markup=False, highlight=False)
+
+
+def book_of(finding: Finding, rule: str) -> Book:
+    """Return the book in which a rule stands as it was judged."""
+    if isinstance(finding.case, SchedulerCase) and rule in SCHEDULING:
+        return SCHEDULING
+    return RULES if finding.case.lock_step else OUTSIDE
+
+
+def own_calls(told: Sequence[Told]) -> list[str]:
+    """Return a counterexample in the calls of the manager's own interface, where its adapter tells them."""
+    lines = [f"  {number}: {call}" for number, step in enumerate(told, 1) for call in step.own_calls]
+    return ["in its own calls, by step:", *lines] if lines else []
 
 
 def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -> Saved:
@@ -106,6 +123,8 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
         "rule": finding.broken.rule,
         "detail": finding.broken.detail,
     }
+    if finding.case.aside:
+        facts["aside"] = sorted(finding.case.aside)
     if isinstance(finding.case, SchedulerCase):
         facts |= case_to_json(finding.case, finding.trace)
     else:
@@ -212,7 +231,8 @@ def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
         else:
             operations = tuple(from_json(each) for each in words)
             _possible_somewhere(operations, config)
-            case = Case(config, load_target(target), _field(text, "lock_step", bool))
+            aside = frozenset(map(str, _field(text, "aside", list) if "aside" in text else ()))
+            case = Case(config, load_target(target), _field(text, "lock_step", bool), aside)
         broken = Broken(_field(text, "rule", str), _field(text, "detail", str))
     except (ValueError, RecursionError) as error:
         raise BadInput(where, str(error), "mend it, or run the search again") from error

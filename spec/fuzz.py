@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from .alphabet import KINDS, Execute, Operation, Release, Retire, Submit, Unpin
 from .manager import Factory
 from .moves import draw_move
+from .offers import Feature
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
@@ -42,6 +43,7 @@ class Plan(NamedTuple):
     launches: int | None = None  # at most so many may be in flight; None: as the factory's `launches_offered` says
     block_sizes: tuple[int, ...] = ()  # that are drawn; none: as the factory says
     sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
+    lacks: frozenset[Feature] = frozenset()  # what a black box does not offer, as its maker says: for reports
     aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
 
     def vocabulary(self) -> list[str]:

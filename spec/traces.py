@@ -27,6 +27,7 @@ class Told(NamedTuple):
     free: int
     held: int
     quarantined: int
+    own_calls: tuple[str, ...] = ()  # what the adapter called its manager with, where it tells
 
 
 class Startable(Protocol):
@@ -79,7 +80,7 @@ def tell(case: Startable, trace: Iterable[Any]) -> tuple[list[Told], Broken | No
             fault = broken
         with suppress(Broken):  # a manager that crashed may show nothing any more
             counts = here.blocks()
-        told.append(Told(operation, here.offered, *counts))
+        told.append(Told(operation, here.offered, *counts, here.own_calls()))
         if fault:
             return told, fault
     return told, None
