@@ -123,7 +123,7 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
         "rule": finding.broken.rule,
         "detail": finding.broken.detail,
     }
-    if finding.case.aside:
+    if isinstance(finding.case, Case) and finding.case.aside:
         facts["aside"] = sorted(finding.case.aside)
     if isinstance(finding.case, SchedulerCase):
         facts |= case_to_json(finding.case, finding.trace)

@@ -151,7 +151,7 @@ def run(plan: Any, seed: int) -> Tally:
                 for word in plan.words(operation, decided):  # Counter.update costs five times as much
                     tally.fired[word] += 1
     except Broken as broken:
-        if broken.rule not in case.aside:  # else it is known, and ends this run alone
+        if broken.rule not in getattr(plan, "aside", ()):  # else it is known, and ends this run alone
             tally.finding, tally.seed = Finding(case, tuple(trace), broken), seed
     tally.operations = len(trace)
     return tally
