@@ -14,7 +14,7 @@ from pagedkv.bench.counterexample import LARGEST, load, show
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
-from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_target
+from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_plan
 from pagedkv.bench.search_options import (
     JUDGED_FROM_OUTSIDE,
     OUT_DEFAULT,
@@ -28,6 +28,7 @@ from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
+from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.fuzz import AnyPlan, Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
 from pagedkv.spec.manager import lacks
@@ -110,7 +111,7 @@ def fuzz_command(
     search = Search(seed, seconds, runs, operations, workers, hypothesis and runs is None and operations is None)
     with LateSpinner("fuzzing") as spinner, patience():
         plan: AnyPlan = (
-            SchedulerPlan(scheduler_target(target), config and config._replace(streams=1))
+            scheduler_plan(target, config and config._replace(streams=1), sharing=sharing)
             if scheduler
             else _plan(target, config, contents_only=contents_only, sharing=sharing)
         )
@@ -146,7 +147,7 @@ def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: b
     return plan._replace(config=config)
 
 
-def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
+def _hunt(plan: Plan | SchedulerPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
     """Let Hypothesis look, for its share of the time."""
     share = search.seconds * HYPOTHESIS_SHARE
     how: dict[str, Any] = {"number": search.seed, "examples": EXAMPLES_MAX, "seconds": share, "progress": show_examples}
@@ -161,7 +162,7 @@ def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -
 def _look(plan: AnyPlan, search: Search, spinner: LateSpinner) -> tuple[Tally, Finding | None]:
     """Let Hypothesis look, then run seeds; the finding is shrunk."""
     seconds = search.seconds
-    if search.hypothesis:
+    if search.hypothesis and not isinstance(plan, ForeignPlan):
         seconds *= 1 - HYPOTHESIS_SHARE
 
         def show_examples(done: int) -> None:

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from .alphabet import KINDS, Execute, Operation, Release, Retire, Submit, Unpin
+from .foreign_drivers import ForeignPlan
 from .manager import Factory
 from .moves import draw_move
 from .offers import Feature
@@ -85,7 +86,7 @@ class Plan(NamedTuple):
         return getattr(self.factory, "shares_prefixes", False) if self.sharing is None else self.sharing
 
 
-AnyPlan = Plan | SchedulerPlan
+AnyPlan = Plan | SchedulerPlan | ForeignPlan
 
 
 @dataclass
