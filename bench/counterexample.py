@@ -78,13 +78,12 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
         table.add_column(heading, overflow="fold")
     for heading in ("free", "held", "quarantined"):
         table.add_column(heading, justify="right")
-    in_words = foreign_search.told_in_words if isinstance(finding.case, ForeignCase) else told_in_words
     for number, step in enumerate(told, 1):
         last = broken is not None and number == len(told)
         counts = (str(step.free), str(step.held), str(step.quarantined))
         table.add_row(
             str(number),
-            *in_words(step.operation, step.offered),
+            *words_of(finding.case, step),
             *counts,
             style="bold red" if last else "",
         )
@@ -99,6 +98,12 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
         console.print(one_line(line), soft_wrap=True, markup=False, highlight=False)
 
 
+def words_of(case: Any, step: Told) -> tuple[str, str]:
+    """Return an operation and what came of it, in words."""
+    in_words = foreign_search.told_in_words if isinstance(case, ForeignCase) else told_in_words
+    return in_words(step.operation, step.offered)
+
+
 def own_calls(told: Sequence[Told]) -> list[str]:
     """Return a counterexample in the calls of the manager's own interface, where its adapter tells them."""
     lines = [f"  {number}: {call}" for number, step in enumerate(told, 1) for call in step.own_calls]
@@ -109,14 +114,17 @@ def sentence_of(case: Any, rule: str) -> str:
     """Return the sentence of a rule, in the book by which a case is judged."""
     if isinstance(case, ForeignCase) and rule in RULES_OUTSIDE:
         return RULES_OUTSIDE[rule]
-    book = (
-        SCHEDULING if isinstance(case, SchedulerCase) and rule in SCHEDULING else RULES if case.lock_step else OUTSIDE
-    )
+    if isinstance(case, SchedulerCase) and rule in SCHEDULING:
+        return SCHEDULING[rule].sentence
+    book = RULES if case.lock_step else OUTSIDE
     return book[rule].sentence if rule in book else "Something went wrong in what is under test itself."
 
 
-def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -> Saved:
-    """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`."""
+def save(finding: Finding, told: Iterable[Told], directory: Path, target: str, *, drawn: bool = True) -> Saved:
+    """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`.
+
+    To draw it, it is run again, unless it is not to be `drawn`: of what ends its process there is no picture.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = finding.case.config
     facts = {
@@ -141,7 +149,7 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
     trace = directory / f"{stem}{TRACE_SUFFIX}"
     write_whole(trace, content)
     journal = _journal_of(config, list(told), directory / f"{stem}.journal.jsonl")
-    picture = _draw(finding, directory / f"{stem}.png")
+    picture = _draw(finding, directory / f"{stem}.png") if drawn else None
     return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
 
 

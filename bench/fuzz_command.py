@@ -24,14 +24,13 @@ from pagedkv.bench.search_options import (
     end_in_counterexample,
     output_folder,
 )
-from pagedkv.bench.targets import Target, load_target, shows_itself, trial
+from pagedkv.bench.targets import Target, load_target, plan_of, shows_itself, trial
 from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
 from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.fuzz import AnyPlan, Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
-from pagedkv.spec.manager import lacks
 from pagedkv.spec.offers import NEEDED
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan
@@ -132,15 +131,7 @@ def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: b
     factory = load_target(target)
     manager = trial(factory, f"--target {target}", config or DEFAULTS)
     lock_step = not contents_only and shows_itself(manager)
-    plan = Plan(
-        factory,
-        lock_step=lock_step,
-        streams=manager.streams_offered,
-        launches=manager.launches_offered,
-        block_sizes=tuple(manager.block_sizes),
-        sharing=sharing and manager.shares_prefixes,
-        lacks=frozenset() if lock_step else lacks(manager),
-    )
+    plan = plan_of(factory, manager, lock_step=lock_step, sharing=sharing)
     if config:
         launches = min(config.launches, manager.launches_offered or config.launches)
         config = config._replace(streams=min(config.streams, manager.streams_offered), launches=launches)

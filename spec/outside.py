@@ -12,6 +12,9 @@ Cost: a few sets a step, in proportion to the block tables of the live sequences
 
 from . import outside_blocks, outside_launches, outside_prefixes
 from .alphabet import KINDS
+from .calls import call
+from .manager import Manager, lacks
+from .offers import Discipline, Feature
 from .outside_book import OUTSIDE, OutsideStep
 from .refusals import Broken
 from .rule_book import Rule
@@ -56,4 +59,26 @@ def check(step: OutsideStep, aside: frozenset[str] = frozenset()) -> None:
                 raise Broken(each.name, line)
 
 
-__all__ = ["OUTSIDE", "PAGES", "OutsideStep", "check"]
+def not_judged(manager: Manager) -> dict[str, str]:
+    """Return the rules that say nothing of a manager, each with why: what it does not claim, offer or tell."""
+    left_out, words = lacks(manager), dict[str, str]()
+    if manager.discipline is not Discipline.FENCE:
+        words["R-LIFE-1"] = f"it claims {manager.discipline}"
+    if manager.streams_offered == 1:
+        words["R-LIFE-2"] = "one stream"
+    if not {Feature.FORK, Feature.COPY_ON_WRITE}.isdisjoint(left_out):
+        words["R-COW-3"] = words["R-LIFE-8"] = "no copy is ever asked for"
+    elif Feature.PARTIAL_STEPS in left_out:
+        words["R-LIFE-8"] = str(Feature.PARTIAL_STEPS)
+    if Feature.EXACT_SPACE in left_out:
+        words["R-CAP-1"] = str(Feature.EXACT_SPACE)
+    if not manager.shares_prefixes:
+        words |= {name: "no prefix cache" for name in OUTSIDE if name.startswith(("R-HASH", "R-EVICT"))}
+    elif Feature.CLEAR in left_out:
+        words["R-HASH-6"] = str(Feature.CLEAR)
+    if call("free_blocks", manager.free_blocks) is None:
+        words["R-OWN-5"] = "it does not tell which blocks are free"
+    return words
+
+
+__all__ = ["OUTSIDE", "PAGES", "OutsideStep", "check", "not_judged"]
