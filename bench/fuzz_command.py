@@ -24,10 +24,10 @@ from pagedkv.bench.search_options import (
     output_folder,
 )
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
+from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
 from pagedkv.spec.fuzz import AnyPlan, Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
-from pagedkv.spec.manager import made
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan
 from pagedkv.spec.scheduler_machine import scheduler_machine

@@ -18,8 +18,9 @@ from typing import Annotated, Any
 import typer
 from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.failures import BadInput
+from pagedkv.spec.asking import made
 from pagedkv.spec.calls import call, said
-from pagedkv.spec.manager import Factory, Manager, made
+from pagedkv.spec.manager import Factory, Manager
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
@@ -58,7 +59,7 @@ def load_target(name: str) -> Factory:
         sys.path.insert(0, os.getcwd())  # noqa: PTH109  (sys.path holds strings)
     try:
         found = _imported(name)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, BadInput):
         raise
     except BaseException as error:
         raise BadInput(where, f"cannot be imported ({said(error)})", "name a module that can be") from error

@@ -23,9 +23,10 @@ from .alphabet import (
     Unpin,
     describe,
 )
+from .asking import ask, rows_of, table_of, twin_of
 from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, Naming, ask, rows_of, table_of, twin_of
+from .manager import Manager, Naming
 from .outcome import Outcome
 from .refusals import Broken, Reason, Refused, guard_batch, refuse_if
 from .shadow import Shadow

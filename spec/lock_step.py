@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from . import rules
 from .alphabet import Execute, Operation, Submit, apply, describe
+from .asking import ask, rows_of, twin_of
 from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, Observation, ask, rows_of, twin_of
+from .manager import Manager, Observation
 from .outcome import Outcome
 from .refusals import Broken, Refused, rule_of
 from .rule_book import edges

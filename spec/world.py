@@ -10,9 +10,10 @@ that does not hold.
 from collections.abc import Hashable
 from typing import Any, Protocol, Self
 
+from .asking import made
 from .black_box import BlackBox
 from .lock_step import LockStep
-from .manager import Factory, made
+from .manager import Factory
 from .refusals import Refused
 from .state import Config, State
 
