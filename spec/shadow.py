@@ -42,6 +42,21 @@ from .state import (
 from .state import Sequence as Tracked
 
 
+class Misread(Broken):
+    """R-DATA does not hold: a launch reads a slot that does not hold what it should."""
+
+    def __init__(
+        self, launch: LaunchId, part: Computation, position: int, slot: tuple[Block, int], found: Content | None
+    ) -> None:
+        what = f"position {found[1]} of epoch {found[0]}" if found else "nothing"
+        super().__init__(
+            "R-DATA",
+            f"launch {launch}: position {position} of sequence {part.sequence} (epoch {part.text[position][0]}) "
+            f"is read from block {slot[0]} slot {slot[1]}, which holds {what}",
+        )
+        self.part, self.position, self.slot, self.found = part, position, slot, found
+
+
 class Shadow:
     """Shadow memory beside a manager. `state` borrows the spec's types; its rows are what the manager said."""
 
@@ -132,6 +147,18 @@ class Shadow:
         self.state = self.state._replace(launches=(*self.state.launches, new), issued=issued)
         return issued
 
+    def text_of(self, root: Root, tokens: Tokens, epoch: int) -> tuple[Content, ...]:
+        """Return what positions with these tokens hold: named after `epoch` where no prefix before was the same."""
+        keys = [Key(root, tokens[: at + 1]) for at in range(len(tokens))]
+        return tuple([self.names.setdefault(key, (epoch, at)) for at, key in enumerate(keys)])
+
+    def compute(self, parts: Sequence[Computation], copies: Sequence[Copy]) -> LaunchId:
+        """A step was submitted whose parts say themselves what they compute; they need not be sequences known here."""
+        issued = self.state.issued + 1
+        new = Launch(issued, 0, frozenset(), tuple(copies), tuple(parts), {}, {})
+        self.state = self.state._replace(launches=(*self.state.launches, new), issued=issued)
+        return issued
+
     def release(self, name: Name) -> None:
         """A sequence left; what it submitted goes on, what it planned does not."""
         rest = {other: sequence for other, sequence in self.state.sequences.items() if other != name}
@@ -169,9 +196,8 @@ class Shadow:
                 wanted = part.text[index * size : (index + 1) * size]
                 found = memory.get(block, empty)[: len(wanted)]
                 if found != wanted:
-                    raise Broken(
-                        "R-DATA", f"launch {launch_id}: {_difference(part, index, block, size, wanted, found)}"
-                    )
+                    offset = next(at for at, content in enumerate(wanted) if found[at] != content)
+                    raise Misread(launch_id, part, index * size + offset, (block, offset), found[offset])
         launches = tuple(
             done._replace(executed=True, computations=_captured(done, seen)) if done is launch else done
             for done in self.state.launches
@@ -215,20 +241,3 @@ def _with_renamed_text(launch: Launch, names: Mapping[Content, Content]) -> Laun
 
 def _captured(launch: Launch, rows: list[tuple[Block, ...]]) -> tuple[Computation, ...]:
     return tuple(part._replace(row=row) for part, row in zip(launch.computations, rows, strict=True))
-
-
-def _difference(
-    part: Computation,
-    index: int,
-    block: Block,
-    size: int,
-    wanted: tuple[Content, ...],
-    found: tuple[Content | None, ...],
-) -> str:
-    offset = next(at for at, content in enumerate(wanted) if found[at] != content)
-    held = found[offset]
-    what = f"position {held[1]} of epoch {held[0]}" if held else "nothing"
-    return (
-        f"position {index * size + offset} of sequence {part.sequence} (epoch {wanted[offset][0]}) "
-        f"is read from block {block} slot {offset}, which holds {what}"
-    )
