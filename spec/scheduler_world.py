@@ -59,6 +59,10 @@ class SchedulerLockStep:
         twin.engine, twin.scheduler, twin.offered = self.engine, call("clone", self.scheduler.clone), None
         return twin
 
+    def fit(self, operation: Operation) -> Operation:
+        """Return an operation as it is: what is compared with the spec is asked everything."""
+        return operation
+
     def refusal(self, operation: Operation) -> Refused | None:
         """Return the policy's refusal of an operation, None if it would do it."""
         try:

@@ -46,10 +46,11 @@ class Case(NamedTuple):
     config: Config
     factory: Factory
     lock_step: bool = True
+    aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
 
     def start(self) -> World:
         """Return a new world."""
-        return world(self.config, self.factory, lock_step=self.lock_step)
+        return world(self.config, self.factory, lock_step=self.lock_step, aside=self.aside)
 
 
 class Finding(NamedTuple):
