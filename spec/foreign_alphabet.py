@@ -45,6 +45,6 @@ def from_json(words: object) -> Operation:
     if words == [KINDS[Finish]]:
         return Finish()
     operation = scheduler_alphabet.from_json(words)
-    if not isinstance(operation, Submit | Schedule | Complete | Cancel):
-        raise ValueError(f"{scheduler_alphabet.describe(operation)} is not asked of a stranger's scheduler")
-    return operation
+    if isinstance(operation, Submit | Schedule | Complete | Cancel):
+        return operation
+    raise ValueError(f"{scheduler_alphabet.describe(operation)} is not asked of a stranger's scheduler")

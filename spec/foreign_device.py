@@ -33,7 +33,9 @@ class Flight(NamedTuple):
 class Device:
     """A virtual device with shadow memory, and the steps in flight."""
 
-    def __init__(self, config: Config, limits: Limits, first_block: int, *, fenced: bool, shares_prefixes: bool) -> None:
+    def __init__(
+        self, config: Config, limits: Limits, first_block: int, *, fenced: bool, shares_prefixes: bool
+    ) -> None:
         self.config, self.limits = config, limits
         self.fenced, self.shares_prefixes = fenced, shares_prefixes
         self.shadow = Shadow(config, first_block)
@@ -70,7 +72,7 @@ class Device:
         return flight
 
     def _check_limits(self, step: Step) -> None:
-        positions, rows = sum(row.count for row in step.rows), len(step.rows)
+        positions, rows = sum(row.length for row in step.rows), len(step.rows)
         if positions > self.limits.max_tokens_per_step:
             raise Broken("R-CAP-4", f"a step of {positions} positions, and {self.limits.max_tokens_per_step} may be")
         if rows > self.limits.max_running:
@@ -82,11 +84,11 @@ class Device:
                 raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no request of the step")
 
     def _check_table(self, row: Row) -> None:
-        needed = blocks_needed(row.start + row.count, self.config.block_size)
+        needed = blocks_needed(row.start + row.length, self.config.block_size)
         read = tuple(row.blocks[:needed])
         if len(read) < needed or any(block not in self.shadow.usable for block in read):
             raise Broken(
-                "R-TAB-1", f"request {row.request} needs {needed} blocks for {row.start + row.count} positions: {read}"
+                "R-TAB-1", f"request {row.request} needs {needed} blocks for {row.start + row.length} positions: {read}"
             )
         if len(set(read)) < needed:
             raise Broken("R-OWN-3", f"a block stands twice in the table of request {row.request}: {read}")
@@ -127,7 +129,7 @@ class Device:
 
     def _slots(self, row: Row, start: int) -> Iterator[Slot]:
         """Yield the slots of a row's positions from `start` to its end."""
-        for position in range(start, row.start + row.count):
+        for position in range(start, row.start + row.length):
             at, offset = divmod(position, self.config.block_size)
             yield row.blocks[at], offset
 

@@ -2,24 +2,25 @@
 
 Its word is taken for what it plans, and for nothing else. A virtual device (`foreign_device`) executes its steps and
 judges what they read and write; what each request may compute, sample and end with is known beforehand
-(`foreign_requests`). The rules are those that can be seen so, each in the sentence that is judged here. What a scheduler
-hides (who waits with blocks in hand, what is counted twice) shows when it does harm, and not before.
+(`foreign_requests`). The rules are those that can be seen so, each in the sentence that is judged here. What a
+scheduler hides (who waits with blocks in hand, what is counted twice) shows when it does harm, and not before.
 
 Where more than one rule names a fault, the one is said that is nearest to its cause: a position that was never computed
 for a request and holds the wrong contents is a hit that should not have been, and not just R-DATA.
 """
+
+from typing import NamedTuple
 
 from .calls import call
 from .foreign_alphabet import Finish, Operation, describe
 from .foreign_device import Device
 from .foreign_requests import Served, prompt_of, text_of
 from .foreign_scheduler import ForeignScheduler, Row, complete, free_blocks, rows_read, schedule
-from .manager import Discipline, Feature
+from .offers import Discipline, Feature
 from .refusals import Broken, Reason, Refused, refuse_if
 from .requests import Limits, Request, RequestId
 from .scheduler_alphabet import Cancel, Complete, Schedule, Submit
 from .state import Config, LaunchId, Root, State
-from typing import NamedTuple
 
 RULES_OUTSIDE = {
     "R-DATA": "Every position that a step reads holds the KV of the request's own tokens up to there.",
@@ -39,6 +40,8 @@ RULES_OUTSIDE = {
     "R-PRE-2": "Who is preempted has no row in the step.",
     "R-PRE-3": "Whoever fits is served to the end in a bounded number of steps, and nobody stands still.",
 }
+LONGEST_ID: RequestId = 1_000_000  # and on: of the requests that are as long as the pool
+ABORTED, FINISHED = "was aborted", "has finished"
 STILL_MAX = 3  # calls in a row that plan nothing, though nothing is in flight and somebody is there
 
 
@@ -66,8 +69,7 @@ class ForeignWorld:
             shares_prefixes=limits.prefix_cache,
         )
         self.live: dict[RequestId, Served] = {}
-        self.finished: set[RequestId] = set()
-        self.aborted: set[RequestId] = set()
+        self.left: dict[RequestId, str] = {}  # and what became of them
         self.still = 0  # calls in a row that planned nothing
         self.offered: Seen | Refused | None = None
 
@@ -96,6 +98,8 @@ class ForeignWorld:
     def step(self, operation: Operation) -> Seen | Refused:
         """Take one operation; what makes no sense is not asked. Errors: `Broken`."""
         self.offered = self.refusal(operation)
+        if self.scheduler.own_calls is not None:
+            self.scheduler.own_calls.clear()
         if self.offered is None:
             self._take(operation)
         assert self.offered is not None, "every operation says what came of it"
@@ -114,7 +118,7 @@ class ForeignWorld:
     def _guard(self, operation: Operation) -> None:
         match operation:
             case Submit(request):
-                refuse_if(request.id in self.live | self.finished | self.aborted, Reason.DUPLICATE)
+                refuse_if(request.id in self.live or request.id in self.left, Reason.DUPLICATE)
                 refuse_if(request.prompt_length < 1, Reason.EMPTY)
                 refuse_if(request.outputs < 1 or request.samples != 1, Reason.BAD_COUNT)
                 refuse_if(request.prompt_length + request.outputs > self.longest, Reason.TOO_LONG)
@@ -140,7 +144,7 @@ class ForeignWorld:
             case Cancel(request):
                 call(lambda: describe(operation), self.scheduler.abort, request)
                 del self.live[request]
-                self.aborted.add(request)
+                self.left[request] = ABORTED
                 self.still, self.offered = 0, Seen()
             case Finish():
                 steps = self._serve_all()
@@ -169,14 +173,16 @@ class ForeignWorld:
             return
         self.still += bool(self.live and not self.device.flights)
         if self.still >= STILL_MAX:
-            raise Broken("R-PRE-3", f"requests {sorted(self.live)} are there, nothing is in flight, and nothing is planned")
+            raise Broken(
+                "R-PRE-3", f"requests {sorted(self.live)} are there, nothing is in flight, and nothing is planned"
+            )
 
     def _check_requests(self, seen: Seen) -> None:
         requests = [row.request for row in seen.rows]
         for request in requests:
             if request not in self.live:
-                left = "has left" if request in self.finished | self.aborted else "was never submitted"
-                raise Broken("R-LIFE-7", f"a row for request {request}, which {left}")
+                became = self.left.get(request, "was never submitted")
+                raise Broken("R-LIFE-7", f"a row for request {request}, which {became}")
             if request in seen.preempted:
                 raise Broken("R-PRE-2", f"request {request} is preempted and has a row in the step")
             if requests.count(request) > 1:
@@ -185,29 +191,32 @@ class ForeignWorld:
     def _complete(self) -> tuple[RequestId, ...]:
         flight = self.device.flights[0]
         self.device.execute(flight, rows_read(self.scheduler, flight.step))
-        sampled = [(served, taking) for served, taking in flight.takings if taking.index]
-        tokens = {served.request.id: served.tokens[taking.index] for served, taking in sampled}
+        sampled = [(served, taking) for served, taking in flight.takings if taking.token]
+        tokens = {served.request.id: served.tokens[taking.token] for served, taking in sampled}
         finished = complete(self.scheduler, flight.step, tokens)
         for served, taking in sampled:
             served.take(taking)
         for request in finished:
-            if request not in self.aborted:  # it may well say so of one that has left
-                self._finished(request)
+            self._leaves(request)
         for served, _ in sampled:
             if served.request.id in self.live and served.taken >= served.end:
                 raise Broken("R-LIFE-7", f"request {served.request.id} has its last token and is not finished")
         return finished
 
-    def _finished(self, request: RequestId) -> None:
+    def _leaves(self, request: RequestId) -> None:
+        """A scheduler said that a request is finished; of one that was aborted it may well say so."""
+        became = self.left.get(request, "")
+        if became == ABORTED:
+            return
         if request not in self.live:
-            raise Broken("R-LIFE-7", f"request {request} is finished, which is not there")
+            raise Broken("R-LIFE-7", f"request {request} finishes, which {became or 'was never submitted'}")
         served = self.live.pop(request)
-        if max(served.taken, served.at_most) < served.end:
+        tokens = max(served.taken, served.at_most)
+        if tokens < served.end:
             raise Broken(
-                served.blames,
-                f"request {request} is finished with {served.at_most} tokens, and has {served.end} with its prompt",
+                served.blames, f"request {request} finishes with {tokens} tokens of {served.end}, its prompt's included"
             )
-        self.finished.add(request)
+        self.left[request] = FINISHED
 
     # ---- to the end
 
@@ -234,12 +243,12 @@ class ForeignWorld:
         blocks, free = self.config.blocks, free_blocks(self.scheduler)
         if free is not None and free != blocks:
             raise Broken("R-OWN-4", f"all are gone, and {free} of {blocks} blocks are free or cached")
-        used = self.live | self.finished | self.aborted
-        request = Request(next(id_ for id_ in range(LONGEST_ID, LONGEST_ID + len(used) + 1) if id_ not in used), self.longest - 1, 1)
+        request = Request(LONGEST_ID + len(self.left), self.longest - 1, 1)
         self._submit(request)
         try:
             self._serve_all()
         except Broken as broken:
             if broken.rule != "R-PRE-3":
                 raise
-            raise Broken("R-OWN-4", f"all are gone, and one of {request.prompt_length} tokens is not served: {broken.detail}")
+            what = f"all were gone, and a request of {request.prompt_length} tokens is not served"
+            raise Broken("R-OWN-4", f"{what}: {broken.detail}") from None

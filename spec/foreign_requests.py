@@ -45,7 +45,7 @@ class Taking(NamedTuple):
     """A row in flight, as far as its completion is concerned."""
 
     life: int  # of its request, at the launch
-    index: int  # of the token that it samples; 0: none
+    token: int  # the place of the token that it samples; 0: none
 
 
 class Served:
@@ -82,10 +82,10 @@ class Served:
 
     def begin_row(self, row: Row) -> Taking:
         """Take a row as the next of this life; return what its completion brings. Errors: `Broken`."""
-        stop = row.start + row.count
+        stop = row.start + row.length
         who = f"request {row.request} computes positions {row.start} to {stop - 1}"
-        if row.count < 1 or row.start < 0:
-            raise Broken("R-HASH-5", f"request {row.request} has a row of {row.count} positions from {row.start} on")
+        if row.length < 1 or row.start < 0:
+            raise Broken("R-HASH-5", f"request {row.request} has a row of {row.length} positions from {row.start} on")
         if row.start < self.computed:  # it was preempted, though nobody said so
             self.preempt()
         sure = self.taken + self.pending
@@ -105,4 +105,4 @@ class Served:
         if taking.life == self.life:
             self.pending -= 1
             self.taken += 1
-        self.at_most = max(self.at_most, self.taken, taking.index + 1)
+        self.at_most = max(self.at_most, self.taken, taking.token + 1)

@@ -1,39 +1,81 @@
-"""What the drivers need of a stranger's scheduler, which has a cache manager inside, to judge it from outside.
+"""The protocol of a scheduler under test that somebody else wrote, with the cache manager that it has inside.
 
-To put your own under test, subclass `ForeignScheduler` and give `submit`, `schedule`, `complete` and `abort`. Then name
-the class (or a function that returns an instance) to the command line:
+This text is all that an adapter's author needs. An *adapter* is a class of yours, in front of your scheduler, that
+derives from `ForeignScheduler` and gives four methods:
 
-    pagedkv fuzz --scheduler --target your_package.your_module:YourScheduler
+    from pagedkv.spec.foreign_scheduler import STOP, Discipline, Feature, ForeignScheduler, Row, Step
 
-It is called as `YourScheduler(config, limits)`. The `Config` has `blocks` (usable block ids 1..blocks; say
-`first_block = 0` if yours start at 0) and `block_size`; the `Limits` have `max_tokens_per_step`, `max_running` (requests
-a step), `steps_ahead` (steps that may be in flight: at most as many as your class attribute says) and `prefix_cache`.
+    class MyAdapter(ForeignScheduler):
+        first_block = 0                                  # the lowest usable block id of yours; default 1
+        shares_prefixes = True                           # it has a prefix cache
 
-What happens to it: requests are submitted, each with a prompt of token ids and how many outputs it wants at most.
-`schedule` plans a step, which goes to a device at once: a virtual one, which executes steps in their order, on one
-stream, each as late as can be. `complete` brings what a step has sampled, in the same order, and asks which requests
-are finished by it. With two steps ahead the next step is scheduled before the last one is complete. `abort` comes at any
-time, also between the two; the step that is in flight then goes on and completes like any other.
+        def __init__(self, config, limits):              # called with a Config and Limits, nothing else
+            super().__init__(config, limits)
+            self.mine = MyScheduler(config.blocks, config.block_size, limits.max_tokens_per_step, ...)
 
-A `Step` has a row for each request in it: from which position on it computes, how many positions, whether the device
-samples a token after the last of them, and the block table as the device is given it. Positions below `start` that were
-never computed for this request are hits of the prefix cache. A request that was preempted is named in
-`Step.preempted` and comes again later, from position 0 or from where its hits end, with what it has sampled by then.
-Whatever you need again at `complete` goes into `Step.own`.
+        def submit(self, request, prompt, outputs, salt):  # an int never used before, token ids, an int, an int
+            self.mine.add(MyRequest(request, prompt, max_tokens=outputs, end_token=STOP))
 
-Tokens are given as a greedy model would: the next one is a function of all before, so equal prompts of equal salt go on
-equally. A request ends when it has sampled all its outputs, or `STOP`, unless your scheduler is made to look at lengths
-alone: then say `stops = False`.
+        def schedule(self):
+            batch = self.mine.schedule()
+            rows = [Row(r.id, r.num_computed, r.num_scheduled, r.block_table.copy(), samples=r.reaches_its_last_token)
+                    for r in batch.requests]
+            return Step(rows, preempted=[r.id for r in batch.preempted], own=batch)
 
-What is checked, and under which name, is listed in `RULES_OUTSIDE` of `foreign_judge`. Above all: every position that a
-step reads must hold the KV of the right prefix (R-DATA, or a rule of hits); a preempted request loses nothing; limits
-are kept; all who fit are served to their end, in a bounded number of steps; and when all are gone, one request as long
-as the pool is served, too. Whatever else is raised, or no answer within ten seconds, is reported as a crash.
+        def complete(self, step, tokens):                # {request: token}, of the rows that said `samples`
+            return [r.id for r in self.mine.update(step.own, tokens) if r.is_finished]
 
-What your scheduler has no notion of goes into `not_offered` and is never asked: `Feature.SALT`, `Feature.CHUNKS` (then a
-step has room for the longest prompt), `Feature.CANCEL_IN_FLIGHT`. `discipline` says what protects a block that a step in
-flight still reads: `STREAM_ORDER`, the default, lets a block go at once, since its next writer is a later step;
-`FENCE` promises that nothing is written that a step in flight touches, and is held to it.
+        def abort(self, request):
+            self.mine.abort(request)
+
+    pagedkv fuzz --scheduler --target my_module:MyAdapter    # run it where my_module can be imported
+
+**Sizes.** `Config`: `blocks` (usable: exactly so many, with ids first_block .. first_block + blocks - 1; if yours keeps
+one for itself, give it one more) and `block_size`. `Limits`: `max_tokens_per_step` positions computed by one step,
+`max_running` rows in one step (never more than positions), `steps_ahead` steps in flight, `prefix_cache`: whether to
+use it. Worlds are small on purpose: 1 to 8 blocks of 1 to 4 tokens. Switch watermarks and reserves off: a request
+alone, of as many tokens as the pool has slots (prompt and outputs together), must be served. If it can't, say how many
+tokens less in `tokens_kept_back`; and in `block_sizes = (2, 4)` with which it can be made.
+
+**What happens.** `submit` comes at any time, with requests that fit. `schedule` plans a step, which goes to a virtual
+device at once; `complete` brings what the device sampled. With `steps_ahead = 1` (the default) they alternate. Say
+`steps_ahead = 2` if yours can schedule a step before the last one is complete; steps are completed in their order.
+`abort` comes for any request that was submitted and has not been returned as finished, also between the two: its step
+then goes on and completes like any other, with a token for the request that has left (it counts for nothing).
+
+**A row** says what the device does for one request: it computes positions `start` to `start + length - 1`, writing
+their K and V into the blocks that the table names, and reads all positions before, the same way. Position p is that of
+token p, prompt first; the last token of all is never computed. `samples` says whether the device samples the next token
+behind these positions: yes where the row reaches the last token that is known or on its way from a step in flight, no
+for a chunk that ends before it. `blocks` is the table as the device is given it, a copy (entries behind the last
+position are not looked at). Positions before `start` that no earlier row computed are *hits* of the prefix cache.
+
+**Preemption**: name in `Step.preempted` who was preempted since the last `schedule`. It comes again by itself, from
+position 0 or from where its hits end, with the tokens that it has sampled. A token that was in flight when its request
+was preempted may be kept or dropped. `schedule` returns None, or a step without rows, where nothing can be done; with
+nothing in flight and somebody there, it must not do so again and again.
+
+**Tokens** are those of a greedy model: the next is a function of all before it. A request is finished when it has
+sampled `outputs` tokens, or one that is `STOP`. If yours looks at lengths alone, say `stops = False`, and there is no
+`STOP`.
+
+**Which discipline you claim**: `Discipline.STREAM_ORDER` (the default): blocks may be handed out again at once, since
+steps execute in their order. `Discipline.FENCE`: only when every step in flight that reads or writes them is complete;
+then nothing may be written that one of them touches (R-LIFE-1).
+
+**What you do not offer** goes into `not_offered`, a frozenset of `Feature`, and is not asked: `SALT` (no salt but 0),
+`CHUNKS` (a step has room for the longest prompt, and for whatever a preempted request computes again),
+`CANCEL_IN_FLIGHT` (no abort of a request with a row in flight).
+
+**Worth its lines, never needed**: `free_blocks` (leaks show sooner), `rows_read`, if the device reads tables that the
+host may change after `schedule`, and `own_calls`: set it to a list in `__init__` and append each call of your scheduler
+as a line of text; a finding is then told in these, too.
+
+**What is checked** stands in `RULES_OUTSIDE` of `pagedkv.spec.foreign_judge`: contents above all (every position that a
+step reads must hold the KV of the right prefix, hits included), nothing lost by a preemption, limits kept, everybody
+served in a bounded number of steps, and in the end no block lost: a request as long as the pool is served. Whatever is
+raised is reported as a crash, with the operations that led to it, and so are an answer of the wrong type and none
+within ten seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,10 +83,22 @@ from operator import index
 from typing import Any, NamedTuple
 
 from .calls import call
-from .manager import Discipline, Feature
-from .refusals import Broken
+from .offers import Discipline, Feature
 from .requests import Limits, RequestId, Token
 from .state import Block, Config, Copy, Tokens
+
+__all__ = [
+    "STOP",
+    "Config",
+    "Copy",
+    "Discipline",
+    "Feature",
+    "ForeignFactory",
+    "ForeignScheduler",
+    "Limits",
+    "Row",
+    "Step",
+]
 
 STOP: Token = 2  # ends the request that samples it, where `stops` says so
 
@@ -54,7 +108,7 @@ class Row(NamedTuple):
 
     request: RequestId
     start: int  # the first position that is computed
-    count: int  # of positions
+    length: int  # how many positions
     blocks: Sequence[Block]  # its block table; entries behind the last position that is computed are not looked at
     samples: bool  # whether this reaches its last token, so that the device samples the next
 
@@ -78,6 +132,7 @@ class ForeignScheduler:
     tokens_kept_back = 0  # a request alone may have prompt and outputs of blocks * block_size tokens, less these
     block_sizes: Sequence[int] = (1, 2, 3, 4)  # that can be asked for
     discipline = Discipline.STREAM_ORDER
+    own_calls: list[str] | None = None  # the owner's own calls, for reports; emptied before each operation
     not_offered: frozenset[Feature] = frozenset()
 
     def __init__(self, config: Config, limits: Limits) -> None:
@@ -167,22 +222,23 @@ def _scheduled(scheduler: ForeignScheduler) -> Step:
     if step is None:
         return Step(())
     rows = [
-        Row(row.request, index(row.start), index(row.count), _integers(row.blocks), bool(row.samples))
+        Row(row.request, index(row.start), index(row.length), _integers(row.blocks), bool(row.samples))
         for row in step.rows
     ]
     copies = [Copy(*_integers(each)) for each in step.copies]
     return Step(tuple(rows), _integers(step.preempted), tuple(copies), step.own)
 
 
-def _completed(
-    scheduler: ForeignScheduler, step: Step, tokens: Mapping[RequestId, Token]
-) -> tuple[RequestId, ...]:
+def _completed(scheduler: ForeignScheduler, step: Step, tokens: Mapping[RequestId, Token]) -> tuple[RequestId, ...]:
     return _integers(scheduler.complete(step, tokens) or ())
 
 
 def _rows(scheduler: ForeignScheduler, step: Step) -> list[tuple[Block, ...]]:
     rows = scheduler.rows_read(step)
-    return [_integers(row) for row in ([each.blocks for each in step.rows] if rows is None else rows)]
+    tables = [_integers(row) for row in ([each.blocks for each in step.rows] if rows is None else rows)]
+    if len(tables) != len(step.rows):
+        raise ValueError(f"{len(tables)} tables of a step of {len(step.rows)} rows")
+    return tables
 
 
 def _free(scheduler: ForeignScheduler) -> int | None:
