@@ -7,7 +7,6 @@ that has a page and no step for it, so that is not offered.
 """
 
 from collections.abc import Collection, Sequence
-from functools import cache
 from typing import Any
 
 import torch
@@ -16,17 +15,10 @@ from pagedkv.bench.peer_imports import import_peer
 from pagedkv.bench.peer_texts import Text, TextManager
 from pagedkv.spec.manager import Block, Config, Feature, Name, Reason, Refused, Rows
 
-_MODULES = tuple(f"minisgl.{name}" for name in ("scheduler.scheduler", "scheduler.prefill", "core", "kernel", "message"))
-_ABSENT = ("zmq", "msgpack", "tvm_ffi", "flashinfer", "sgl_kernel", "modelscope", "accelerate")
-_REMEDY = "put the folder python of a checkout of github.com/sgl-project/mini-sglang on PYTHONPATH"
-
-
-@cache
-def mini_sglang() -> tuple[Any, ...]:
-    """Return mini-sglang's own modules: scheduler, prefill, core, kernel, message. Errors: `BadInput`."""
-    found = import_peer(_MODULES, _ABSENT, _REMEDY).modules
-    found[3].fast_compare_key = _equal_keys  # its own is compiled from C++
-    return found
+HOW = "put the folder python of a checkout of github.com/sgl-project/mini-sglang on PYTHONPATH"
+ABSENT = ("zmq", "msgpack", "tvm_ffi", "flashinfer", "sgl_kernel", "modelscope", "accelerate")
+MODULES = [f"minisgl.{name}" for name in ("scheduler.scheduler", "scheduler.prefill", "core", "kernel", "message")]
+(schedulers, prefill, core, kernel, messages), _ = import_peer(MODULES, ABSENT, HOW)
 
 
 def _equal_keys(a: torch.Tensor, b: torch.Tensor) -> int:
@@ -34,13 +26,15 @@ def _equal_keys(a: torch.Tensor, b: torch.Tensor) -> int:
     return next((at for at, (x, y) in enumerate(zip(a.tolist(), b.tolist(), strict=False)) if x != y), size)
 
 
+kernel.fast_compare_key = _equal_keys  # its own is compiled from C++
+
+
 def make_mini_sglang_managers(blocks: int, block_size: int, requests: int) -> tuple[Any, Any, Any, Any]:
     """Return mini-sglang's own managers of cache, tables, decoding and prefill, of so many pages and requests."""
-    scheduler, prefill, core, _, _ = mini_sglang()
     core._GLOBAL_CTX = core.Context(block_size)  # noqa: SLF001  (where the radix tree finds the page size)
     page_table = torch.zeros((requests, (blocks + 1) * block_size), dtype=torch.int32)
-    caches = scheduler.CacheManager(blocks, block_size, page_table, "radix")
-    tables, decode = scheduler.TableManager(requests, page_table), scheduler.DecodeManager(block_size)
+    caches = schedulers.CacheManager(blocks, block_size, page_table, "radix")
+    tables, decode = schedulers.TableManager(requests, page_table), schedulers.DecodeManager(block_size)
     return caches, tables, decode, prefill.PrefillManager(caches, tables, decode)
 
 
@@ -61,7 +55,6 @@ class MiniSglangManager(TextManager):
 
     def begin(self, name: Name, ids: list[int]) -> Sequence[Block]:
         """Allocate a request."""
-        _, prefill, core, _, _ = mini_sglang()
         tokens = torch.tensor(ids, dtype=torch.int32)
         with host_only():
             adder = prefill.PrefillAdder(len(ids), 0, self.cache, self.tables)

@@ -13,25 +13,20 @@ from pagedkv.bench.peer_imports import import_peer
 from pagedkv.bench.peer_texts import Text, TextManager
 from pagedkv.spec.manager import Block, Config, Feature, Name, Reason, Refused, Rows
 
-_MODULES = ("nanovllm.engine.block_manager", "nanovllm.engine.sequence", "nanovllm.engine.scheduler")
-_REMEDY = "put a checkout of github.com/GeeeekExplorer/nano-vllm on PYTHONPATH and pip install xxhash"
-
-
-@cache
-def nano_vllm() -> tuple[Any, ...]:
-    """Return nano-vllm's own modules of block manager, sequence and scheduler. Errors: `BadInput`."""
-    return import_peer(_MODULES, ("flash_attn",), _REMEDY).modules
+HOW = "put a checkout of github.com/GeeeekExplorer/nano-vllm on PYTHONPATH and pip install xxhash"
+MODULES = [f"nanovllm.engine.{name}" for name in ("block_manager", "sequence", "scheduler")]
+(managers, sequences, schedulers), _ = import_peer(MODULES, ("flash_attn",), HOW)
 
 
 def make_nano_vllm_manager(blocks: int, block_size: int) -> Any:
     """Return nano-vllm's own `BlockManager`."""
-    return nano_vllm()[0].BlockManager(blocks, block_size)
+    return managers.BlockManager(blocks, block_size)
 
 
 @cache
 def sequence_class(block_size: int) -> Any:
     """Return nano-vllm's own `Sequence`, which has the block size as an attribute of the class."""
-    return type("Sequence", (nano_vllm()[1].Sequence,), {"block_size": block_size})
+    return type("Sequence", (sequences.Sequence,), {"block_size": block_size})
 
 
 class NanoVllmManager(TextManager):
