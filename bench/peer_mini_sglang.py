@@ -13,6 +13,7 @@ import torch
 from pagedkv.bench.peer_host import host_only
 from pagedkv.bench.peer_imports import import_peer
 from pagedkv.bench.peer_texts import Text, TextManager
+from pagedkv.spec.arithmetic import blocks_needed
 from pagedkv.spec.manager import Block, Config, Feature, Name, Reason, Refused, Rows
 
 HOW = "put the folder python of a checkout of github.com/sgl-project/mini-sglang on PYTHONPATH"
@@ -70,7 +71,9 @@ class MiniSglangManager(TextManager):
     def extend(self, rows: Rows) -> None:
         """Take pages for the next positions of a batch."""
         size, batch = self.config.block_size, {name: self.requests[name] for name, _ in rows}
-        pages = sum(-(-(batch[name].device_len + count) // size) - -(-batch[name].device_len // size) for name, count in rows)
+        pages = sum(
+            -(-(batch[name].device_len + count) // size) - -(-batch[name].device_len // size) for name, count in rows
+        )
         if pages * size > self.cache.available_size:
             raise Refused(Reason.NO_SPACE)
         for name, count in rows:

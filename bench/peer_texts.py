@@ -2,15 +2,14 @@
 
 The protocol leaves ids open: of some sequences none is told, of positions that were extended none until `publish`. An
 engine always knows them, since it has sampled them, and finds prefixes by them. So ids that nobody told are made up,
-different from all others, and replaced when the true ones come. What is told and launched can be found from then on;
-`settle` is called for it when a launch retires, as engines do after a step, and when ids are told later.
+different from all others, and replaced when the true ones come. What is told and launched can be found from then on:
+`settle` is called for it, which is what an engine does after a step.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pagedkv.spec.manager import Block, Config, Manager, Name, Outcome, Rows, Telling, Tokens
-from pagedkv.spec.state import LaunchId
 
 _MADE_UP = 1_000_000  # ids that nobody told begin here; they fit into 32 bits
 
@@ -67,25 +66,17 @@ class TextManager(Manager):
         return Outcome(hits=tuple(hits))
 
     def publish(self, rows: Telling, retention: int) -> None:  # noqa: ARG002  (no adapter has any)
-        """Put true ids in place of those made up."""
+        """Put true ids in place of those made up, and let what is launched be found by them."""
         for name, tokens in rows:
             text = self.texts[name]
             text.ids[text.told : text.told + len(tokens)] = tokens
             text.told += len(tokens)
-        self._settle()
+            length = min(text.told, text.launched)
+            if length > text.settled:
+                self.settle(name, text, length)
+                text.settled = length
 
     def launch(self, rows: Rows, stream: int) -> None:  # noqa: ARG002  (there is one)
         """Note how far each sequence has come."""
         for name, count in rows:
             self.texts[name].launched += count
-
-    def retire(self, launch: LaunchId) -> None:  # noqa: ARG002  (what later launches write is there before it is read)
-        """Let what is told and launched be found."""
-        self._settle()
-
-    def _settle(self) -> None:
-        for name, text in self.texts.items():
-            length = min(text.told, text.launched)
-            if length > text.settled:
-                self.settle(name, text, length)
-                text.settled = length
