@@ -148,6 +148,10 @@ class BlackBox:
         ]
         return key, tuple(sorted(plans)), self._remembered(naming), hidden(self.manager, naming, seen)
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what the adapter says that it called at the last operation."""
+        return tuple(self.manager.own_calls or ())
+
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
         if counts := call("observe", _counts, self.manager):

@@ -15,8 +15,10 @@ from random import Random
 from typing import Any, NamedTuple
 
 from .alphabet import KINDS, Execute, Operation, Release, Retire, Submit, Unpin
+from .foreign_drivers import ForeignPlan
 from .manager import Factory
 from .moves import draw_move
+from .offers import Feature
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
@@ -42,6 +44,7 @@ class Plan(NamedTuple):
     launches: int | None = None  # at most so many may be in flight; None: as the factory's `launches_offered` says
     block_sizes: tuple[int, ...] = ()  # that are drawn; none: as the factory says
     sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
+    lacks: frozenset[Feature] = frozenset()  # what a black box does not offer, as its maker says: for reports
     aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
 
     def vocabulary(self) -> list[str]:
@@ -83,7 +86,7 @@ class Plan(NamedTuple):
         return getattr(self.factory, "shares_prefixes", False) if self.sharing is None else self.sharing
 
 
-AnyPlan = Plan | SchedulerPlan
+AnyPlan = Plan | SchedulerPlan | ForeignPlan
 
 
 @dataclass
@@ -149,7 +152,7 @@ def run(plan: Any, seed: int) -> Tally:
                 for word in plan.words(operation, decided):  # Counter.update costs five times as much
                     tally.fired[word] += 1
     except Broken as broken:
-        if broken.rule not in case.aside:  # else it is known, and ends this run alone
+        if broken.rule not in getattr(plan, "aside", ()):  # else it is known, and ends this run alone
             tally.finding, tally.seed = Finding(case, tuple(trace), broken), seed
     tally.operations = len(trace)
     return tally

@@ -117,6 +117,10 @@ class LockStep:
         key, naming = canonical(self.state)
         return (key, hidden(self.manager, naming, self.state)) if pairs else key
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what an adapter says that it called at the last operation: nothing, its state is shown."""
+        return ()
+
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
         shown = observe(self.state)

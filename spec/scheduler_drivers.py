@@ -37,11 +37,6 @@ class SchedulerCase(NamedTuple):
         """Whether the policy goes along: always."""
         return True
 
-    @property
-    def aside(self) -> frozenset[str]:
-        """Which rules are not judged: none."""
-        return frozenset()
-
     def start(self) -> SchedulerLockStep:
         """Return a new world. Errors: `Broken`, CRASH, where the scheduler can't be made."""
         scheduler = call(lambda: f"a scheduler of {self.config}", self.factory, self.config, self.limits)

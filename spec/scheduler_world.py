@@ -132,6 +132,10 @@ class SchedulerLockStep:
         naming = naming._replace(sequences=numbers)
         return (everything, hidden(self.scheduler, naming, engine.cache))
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what an adapter says that it called at the last operation: nothing, its state is shown."""
+        return ()
+
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
         shown = observe(self.state)

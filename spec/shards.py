@@ -45,9 +45,7 @@ class Settings(NamedTuple):
         return [kind for kind in KINDS.values() if (self.scope.sharing or kind not in SHARING) and kind not in never]
 
     def refusals(self) -> dict[str, tuple[Reason, ...]]:
-        """Return what each operation of the scope should be refused for; a black box, for want of space alone."""
-        if not self.lock_step:
-            return dict.fromkeys(("add", "extend"), (Reason.NO_SPACE,))
+        """Return what each operation of the scope should be refused for."""
         return {kind: REFUSALS[kind] for kind in self.vocabulary()}
 
     def words(self, operation: Operation, _decided: object = None) -> list[str]:
@@ -68,7 +66,8 @@ class Settings(NamedTuple):
         if self.lock_step:
             return moves
         fitting = (here.fit(move) for move in moves)
-        return iter(dict.fromkeys(move for move in fitting if move is not None))
+        different = {(type(move), move): move for move in fitting if move is not None}  # releases equal retirements
+        return iter(different.values())
 
     def look_ahead(self, there: World) -> None:
         """See nothing: what a cache is asked next is not its to say."""

@@ -53,6 +53,9 @@ class Place(Protocol):
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what an adapter says that it called at the last operation."""
+
 
 def world(config: Config, factory: Factory, *, lock_step: bool, aside: frozenset[str] = frozenset()) -> World:
     """Return a new manager with its judge, a black box's without the rules set aside.
