@@ -182,7 +182,8 @@ class BlackBox:
                 batch = {name for name, _ in rows}
                 shadow.extend(rows, [copy for copy in outcome.copies if is_inside(copy, batch, shadow.usable, size)])
             case Fork(parent, child):
-                shadow.fork(parent, child)
+                copies = [copy for copy in outcome.copies if is_inside(copy, {child}, shadow.usable, size)]
+                shadow.fork(parent, child, copies)
             case Submit(rows, stream):
                 issued = range(1, self.state.issued + 1)
                 launch = shadow.launch(rows, stream, frozenset(edge for edge in outcome.after if edge in issued))

@@ -86,15 +86,15 @@ def is_inside(copy: Copy, batch: Collection[Name], usable: range, size: int) -> 
     return copy.sequence in batch and copy.source in usable and copy.target in usable and 0 <= copy.extent <= size
 
 
-@rule("R-COW-3", Extend, book=OUTSIDE)
+@rule("R-COW-3", Extend, Fork, book=OUTSIDE)
 def copies_are_inside(step: OutsideStep) -> Lines:
     """A copy is for a sequence of its batch, between usable blocks, into one of its row, of at most a block."""
-    if isinstance(step.answer, Refused) or not isinstance(step.operation, Extend):
+    if isinstance(step.answer, Refused) or not isinstance(step.operation, Extend | Fork):
         return
+    operation = step.operation
+    batch = {operation.child} if isinstance(operation, Fork) else {name for name, _ in operation.rows}
     for copy in step.answer.copies:
-        if not is_inside(
-            copy, {name for name, _ in step.operation.rows}, step.claims.usable, step.new.config.block_size
-        ):
+        if not is_inside(copy, batch, step.claims.usable, step.new.config.block_size):
             yield f"{copy} is not inside usable blocks, or for no sequence of the batch"
         elif copy.target not in step.rows_after[copy.sequence]:
             yield f"{copy} fills a block that its sequence does not hold"

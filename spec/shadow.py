@@ -126,9 +126,11 @@ class Shadow:
                 raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no sequence of the batch")
             self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
 
-    def fork(self, parent: Name, child: Name) -> None:
-        """A sequence was forked."""
+    def fork(self, parent: Name, child: Name, copies: Iterable[Copy] = ()) -> None:
+        """A sequence was forked; the copies go to the head of the child's next launch."""
         self._put(child, self.state.sequences[parent]._replace(epoch=self.state.epochs), epochs=1)
+        if plan := tuple(copies):
+            self.plans[child] = plan
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
