@@ -25,7 +25,7 @@ from pagedkv.spec.state import Config
 SCHEDULERS: dict[str, SchedulerFactory] = {"impl": ImplementedScheduler, "spec": ReferenceScheduler}
 HUNTED = (Config(4, 2, launches=2), Limits(4, 4, steps_ahead=2, prefix_cache=True))  # by Hypothesis
 BESIDE = {"scheduler", "sharing", "deep", "workers", "seconds", "out", "json_file", "seed", "target", "runs"}
-BESIDE |= {"blocks", "block_size", "sequences", "hypothesis"}
+BESIDE |= {"operations", "blocks", "block_size", "sequences", "hypothesis"}
 
 OfScheduler = Annotated[
     bool,

@@ -20,7 +20,8 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.failures import BadInput
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import call, said
-from pagedkv.spec.manager import Factory, Manager
+from pagedkv.spec.fuzz import Plan
+from pagedkv.spec.manager import Factory, Manager, lacks
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
@@ -85,6 +86,19 @@ def trial(factory: Factory, where: str, config: Config) -> Manager:
         return made(factory, config)
     except Broken as broken:
         raise BadInput(where, broken.detail, "it is called with a Config and gives a Manager") from broken
+
+
+def plan_of(factory: Factory, manager: Manager, *, lock_step: bool = False, sharing: bool = True) -> Plan:
+    """Return how a manager is fuzzed, with what it says of itself when one is made."""
+    return Plan(
+        factory,
+        lock_step=lock_step,
+        streams=manager.streams_offered,
+        launches=manager.launches_offered,
+        block_sizes=tuple(manager.block_sizes),
+        sharing=sharing and manager.shares_prefixes,
+        lacks=frozenset() if lock_step else lacks(manager),
+    )
 
 
 def shows_itself(manager: Manager) -> bool:

@@ -87,6 +87,7 @@ class ForeignPlan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     operations: int = OPERATIONS
     sharing: bool = True  # whether some runs share prefixes, where the scheduler does
+    aside: frozenset[str] = frozenset()  # rules that end a run where they are broken, and are no finding
 
     @property
     def lock_step(self) -> bool:

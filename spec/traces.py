@@ -27,6 +27,7 @@ class Told(NamedTuple):
     free: int
     held: int
     quarantined: int
+    own_calls: tuple[str, ...] = ()  # what the adapter called its manager with, where it tells
 
 
 class Steppable(Protocol):
@@ -62,10 +63,11 @@ class Case(NamedTuple):
     config: Config
     factory: Factory
     lock_step: bool = True
+    aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
 
     def start(self) -> World:
         """Return a new world."""
-        return world(self.config, self.factory, lock_step=self.lock_step)
+        return world(self.config, self.factory, lock_step=self.lock_step, aside=self.aside)
 
 
 class Finding(NamedTuple):
@@ -94,7 +96,7 @@ def tell(case: Startable, trace: Iterable[Any]) -> tuple[list[Told], Broken | No
             fault = broken
         with suppress(Broken):  # a manager that crashed may show nothing any more
             counts = here.blocks()
-        told.append(Told(operation, here.offered, *counts))
+        told.append(Told(operation, here.offered, *counts, here.own_calls()))
         if fault:
             return told, fault
     return told, None
