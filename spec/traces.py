@@ -42,6 +42,9 @@ class Steppable(Protocol):
     def step(self, operation: Any) -> Any:
         """Take an operation; return what was decided. Errors: `Broken`."""
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what the adapter says that it called at the last operation."""
+
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
 
@@ -204,7 +207,7 @@ class _Shrinking:
 
     def simplify(self) -> bool:
         """Make batches and counts smaller, and let a sequence start longer where it was extended."""
-        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked))))
+        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked), _renumbered(self.marked))))
 
     def simplify_case(self) -> bool:
         """Run the trace on a simpler case, if it knows any."""
@@ -228,6 +231,12 @@ def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
                 if isinstance(earlier, Add) and earlier.name == name and isinstance(earlier.tokens, int):
                     longer = Marked(earlier._replace(tokens=earlier.tokens + count), launch)
                     yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
+
+
+def _renumbered(marked: list[Marked]) -> list[Marked]:
+    """Return the trace with its requests numbered from 0."""
+    operations = scheduler_alphabet.renumbered([operation for operation, _ in marked])
+    return [each._replace(operation=operation) for each, operation in zip(marked, operations, strict=True)]
 
 
 def _simpler(operation: Any) -> Iterator[Any]:
