@@ -42,6 +42,7 @@ from pagedkv.bench.search_options import (
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import Progress, Report, explore
+from pagedkv.spec.manager import lacks
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.scheduler_drivers import SchedulerSettings
@@ -157,8 +158,11 @@ def _cache_settings(
     manager = trial(factory, f"--target {target}", scope.config)
     if scope.sharing and not manager.shares_prefixes:
         raise BadInput(f"--target {target}", "does not share prefixes", "leave out --sharing")
-    config = scope.config._replace(streams=min(scope.config.streams, manager.streams_offered))
-    return Settings(scope._replace(config=config), factory, not contents_only and shows_itself(manager), pairs)
+    launches = min(scope.config.launches, manager.launches_offered or scope.config.launches)
+    config = scope.config._replace(streams=min(scope.config.streams, manager.streams_offered), launches=launches)
+    lock_step = not contents_only and shows_itself(manager)
+    left_out = frozenset() if lock_step else lacks(manager)
+    return Settings(scope._replace(config=config), factory, lock_step, pairs, left_out)
 
 
 def _scheduler_settings(sizes: Sizes, *, target: str, deep: bool, sharing: bool, **_others: bool) -> SchedulerSettings:
@@ -179,6 +183,8 @@ def _print(report: Report, settings: AnySettings, target: str) -> None:
     console = Console()
     console.print(f"explore {target}: {report.scope}; {judge_in_words(settings)}", soft_wrap=True, markup=False)
     print_met(console, report.vocabulary, report.fired, report.refused)
+    if isinstance(settings, Settings) and settings.lacks:
+        console.print(f"not offered: {', '.join(sorted(settings.lacks))}", soft_wrap=True, markup=False)
     end = (
         "every state visited"
         if report.complete

@@ -15,6 +15,7 @@ from pagedkv.bench.counterexample import LARGEST
 from pagedkv.bench.dask_workers import crew_of
 from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.progress import LateSpinner
+from pagedkv.bench.search_options import JUDGED_FROM_OUTSIDE
 from pagedkv.spec.calls import patience
 from pagedkv.spec.crew import Lost
 from pagedkv.spec.explore import Report
@@ -204,7 +205,7 @@ def _scope_results(settings: AnySettings, walk: Report | Lost | None) -> dict[st
 
 def judge_in_words(settings: AnySettings) -> str:
     """Say who judges, and which states are told apart."""
-    judge = "lock-step with the spec" if settings.lock_step else "contents alone (R-DATA)"
+    judge = "lock-step with the spec" if settings.lock_step else JUDGED_FROM_OUTSIDE
     return f"{judge}; pairs" if settings.pairs else judge
 
 

@@ -1,61 +1,124 @@
-"""What the drivers need of a cache manager, ours or a stranger's.
+"""The protocol of a cache manager under test, ours or a stranger's. This text is all that an adapter's author needs.
 
-To put your own manager under test, subclass `Manager` and give `add`, `extend`, `release` and `block_table`; give
-`fork`, `launch` and `retire` where your manager has a say in them. Then name the class to the command line:
+An *adapter* is a class of yours, in front of your manager, that derives from `Manager`. Four methods are enough:
 
-    pagedkv fuzz --target your_package.your_module:YourManager
+    from pagedkv.spec.manager import Copy, Discipline, Feature, Manager, Outcome, Reason, Refused
 
-A manager with a prefix cache says `shares_prefixes = True` and gives `add_prompt`, which may begin a sequence with
-blocks that it finds. `publish` tells it token ids; from then on what is full and written may be hit. `pin`, `unpin` and
-`clear` are asked for, and may be left out. Its hits are judged by their contents, as everything is.
+    class MyAdapter(Manager):
+        first_block = 0                                  # the lowest usable block id of yours; default 1
 
-The class (or a function that returns an instance) is called as `YourManager(config)`, with a `Config` of `blocks`
-(usable block ids 1..blocks; say `first_block = 0` if yours start at 0), `block_size`, `streams` and `launches` (the
-limit of launches in flight).
+        def __init__(self, config):                      # called with a Config as the only argument
+            super().__init__(config)
+            self.pool = MyPool(config.blocks, config.block_size)
+            self.tables = {}
 
-A sequence's life: `add` gives room for its known tokens and `extend` for more of them; `launch` submits a step that
-writes the K and V of the next of these positions and reads all before them; the device executes it later; `retire`
-says that this is known. `fork` comes only where every position has been launched, `release` at any time. A copy that
-`extend` asks for is done at the head of the next launch of its sequence, not at once: its source must keep its
-contents until then. With one stream (`streams_offered = 1`), launches execute in the order of submission, so a manager
-that frees at once is right; with more, what orders two launches is their stream or `Outcome(after=...)`.
+        def add(self, name, count):                      # a new sequence with `count` tokens; name: an int
+            if not self.pool.has_room(count):
+                raise Refused(Reason.NO_SPACE)           # and nothing has changed
+            self.tables[name] = self.pool.allocate(count)
 
-What makes no sense is not asked of a black box: names that are not live or live already, counts of zero, more
-than is planned, too many launches in flight. What you must answer for is space: raise `Refused(Reason.NO_SPACE)` and
-change nothing. A pin may be refused where nothing is found. Anything else that is raised is reported as a crash, with
-the operations that led to it, and so are an answer of the wrong type and none within ten seconds.
+        def extend(self, rows): ...                      # room for `count` more positions of each (name, count)
+        def release(self, name): ...                     # the sequence is over
+        def block_table(self, name): ...                 # its physical block ids, in order: integers
 
-What is checked, of any manager, is contents: a virtual device executes the launches in every order that their streams
-and edges allow, as late as it likes before they retire, and every slot that a launch reads must hold the KV of the
-right prefix (R-DATA). It needs nothing but block tables and copies. Two more things show from outside: a refusal
-changes no block table (R-TXN-1), and when no sequence, no pin and no launch is left, one sequence as long as the whole
-pool finds room (R-OWN-4; it is added to a `clone`). A manager that also gives `observe` is compared with the spec,
-operation by operation, and then answers for every refusal, with the spec's reason.
+    pagedkv fuzz --target my_module:MyAdapter            # random runs; run it where my_module can be imported
+    pagedkv explore --target my_module:MyAdapter         # every state of a small world
+
+**Config**: `blocks` (usable blocks: exactly so many, with the ids first_block .. first_block + blocks - 1; if yours
+keeps one for itself, give it one more), `block_size` (tokens a block), `streams`, `launches` (how many may be in
+flight). Worlds are small on purpose: 1 to 8 blocks of 1 to 4 tokens. Switch watermarks and reserves off: a sequence as
+long as the whole pool must find room in an empty pool, evicting what is cached.
+
+**A life.** `add` and `extend` make room (positions are then *planned*); `launch` submits a step to the device, which
+writes the K and V of the next planned positions of each `(name, count)` and reads all positions before them; the device
+executes it at some later time; `retire` says that the host has learnt of that. Your manager needs to do something at
+`launch` and `retire` only if it has a say in them. `release` may come at any time, in flight and planned too. Names may
+be used again after a release. `fork` comes when every position of the parent has been launched. A copy that `extend`
+or `fork` asks for (`Copy(sequence, source, target, extent)`: the first `extent` slots of block `source` to block
+`target`; whole blocks do) is done at the head of the next launch of its sequence: its source must keep its contents
+until then.
+
+What makes no sense is never asked: names that are not live or live already, counts of zero, launches of more than is
+planned, more launches in flight than `config.launches`. Refuse for want of space with `Refused(Reason.NO_SPACE)`,
+having changed nothing; nothing else needs a refusal, except that a pin may be refused where nothing is found. Anything
+else that is raised is reported as a crash, with the operations that led to it, and so are an answer of the wrong type
+and none within ten seconds.
+
+**What you do not offer** is not asked, and is no fault. A method of the second group below that you do not override is
+not offered; the rest is said in `not_offered`, a frozenset of `Feature`:
+
+    FORK, PIN, CLEAR, PUBLISH   (known by themselves from what you override)
+    COPY_ON_WRITE        forks come only where the parent's last block is full
+    SALT                 no salt but 0
+    BATCHES              `extend` names one sequence at a time (else: all or nothing for the batch)
+    SEVERAL_TOKENS       `extend` asks for one position at a time
+    CHUNKS               a launch takes all that is planned of a sequence
+    PARTIAL_STEPS        a launch takes every planned sequence, and none is released between `extend` and `launch`;
+                         say so where blocks are shared as soon as they are allocated
+    CANCEL_IN_FLIGHT     no release while a launch of the sequence is in flight
+    REPEATED_COMPLETION  `retire` comes once a launch
+    EXACT_SPACE          you may refuse for want of space though there is room
+
+`launches_offered = 1` says that you wait for each step; `streams_offered = 2` (or more) that launches may use several
+streams; `block_sizes = (2, 4)` with which block sizes it can be made.
+
+**Which discipline you claim** decides when a block may be handed out again, and what you are judged by:
+
+    Discipline.STREAM_ORDER (the default)  at once; there is one stream, so what is launched later is executed later
+    Discipline.FENCE   when every launch in flight that reads or writes it has retired, and not before (R-LIFE-1)
+    Discipline.EVENTS  at once, and `launch` returns `Outcome(after={...})`, the launches that must be executed first;
+                       launches are numbered 1, 2, 3 ... in the order of `launch` calls (R-LIFE-2)
+
+**A prefix cache**: say `shares_prefixes = True`. Then `add_prompt` is called in place of `add` where token ids are
+known, and returns `Outcome(hits=[...])`, the blocks that the sequence begins with because they hold the KV of its first
+tokens; they must be the first of its block table. At least one token is left to compute: at most (tokens - 1) //
+block_size blocks. Of some sequences no ids are known, and none of positions that were extended, until `publish` tells
+them; if yours must have ids, make up ones that nobody else has. What you find must have been written by launches that
+were submitted by then (or are planned, where PARTIAL_STEPS is not offered); equal tokens under another salt, or from
+before `clear`, are other contents.
+
+**Worth its lines, never needed**: `free_blocks` and `cached_blocks` (faults show sooner, and leaks at all), `clone`
+(`explore` branches; by default a deep copy, and where that fails the operations are run again), `fingerprint`
+(`explore` then takes states that differ in it for two: give what future answers depend on), and `own_calls`: set it to
+a list in `__init__` and append each call of your manager as a line of text; a finding is then told in these, too.
+
+**What is checked** is named in every report, with the operations that led to it, fewest possible: R-DATA (a virtual
+device with shadow memory executes the launches as late as it likes, in every order that streams and edges allow, and
+every slot that a launch reads must hold the KV of the right prefix) and the rules in `pagedkv.spec.outside`: no block
+handed out that somebody holds, none lost, refusals that change nothing, no write into what another sequence holds, hits
+of the right contents only. A manager that gives `observe`, too, is compared with the spec operation by operation
+instead, and then answers for every refusal, with the spec's reason; `--contents-only` judges it from outside.
 """
 
 import copy
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from operator import index
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Self
 
-from .alphabet import (
-    Add,
-    Clear,
-    Extend,
-    Fork,
-    Operation,
-    Pin,
-    Publish,
-    Release,
-    Retire,
-    Submit,
-    Unpin,
-    describe,
-)
-from .calls import call
-from .outcome import Merge, Outcome, Rows, Telling
+from .offers import Discipline, Feature
+from .outcome import Outcome, Rows, Telling
 from .refusals import Reason, Refused
 from .state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
+
+__all__ = [
+    "Block",
+    "Config",
+    "Copy",
+    "Discipline",
+    "Factory",
+    "Feature",
+    "Manager",
+    "Name",
+    "Naming",
+    "Observation",
+    "Outcome",
+    "Reason",
+    "Refused",
+    "Rows",
+    "Seen",
+    "Telling",
+    "Tokens",
+    "lacks",
+]
 
 
 class Seen(NamedTuple):
@@ -96,8 +159,13 @@ class Manager:
     """A paged KV-cache manager under test. See the module's text for what to override."""
 
     first_block = 1  # the lowest usable block id
-    streams_offered = 1  # how many streams launches may use; 1: stream order protects what is in flight
-    shares_prefixes = False  # whether token ids are told and `publish`, `pin`, `unpin` and `clear` are asked for
+    discipline = Discipline.STREAM_ORDER
+    not_offered: frozenset[Feature] = frozenset()  # besides the methods that are not overridden
+    streams_offered = 1  # how many streams launches may use
+    launches_offered: int | None = None  # how many launches may be in flight; None: as many as one likes
+    block_sizes: Sequence[int] = (1, 2, 3, 4)  # that it may be made with
+    shares_prefixes = False  # whether token ids are told, by `add_prompt` and `publish`
+    own_calls: list[str] | None = None  # the owner's own calls, for reports; emptied before each operation
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -125,17 +193,18 @@ class Manager:
         """Return the physical blocks of a live sequence, in order."""
         raise NotImplementedError
 
-    # ---- what some have
+    # ---- what some have: what is not overridden is not offered, and not asked
 
-    def fork(self, parent: Name, child: Name) -> Outcome | None:  # noqa: ARG002  (the signature is the protocol's)
-        """Start `child` with the blocks of `parent`. By default not offered: refused always."""
-        raise NotOffered("fork")
+    def fork(self, parent: Name, child: Name) -> Outcome | Iterable[Copy] | None:
+        """Start `child` with the blocks of `parent`; return copies to be done before it writes, as `extend` does."""
+        raise NotImplementedError
 
-    def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome | None:  # noqa: ARG002  (as above)
+    def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome | None:  # noqa: ARG002  (the protocol's)
         """Start a sequence whose token ids are known, or one of a tenant with a salt; by default like any other.
 
         Return `Outcome(hits=...)`: the blocks that it begins with because they hold the KV of its first tokens, each in
-        full. Their positions count as launched. At least one token is left to compute.
+        full. Their positions count as launched. At least one token is left to compute. `tokens` is a number where there
+        is a salt and no id.
         """
         return self.add(name, tokens if isinstance(tokens, int) else len(tokens))
 
@@ -145,17 +214,17 @@ class Manager:
         A row may be pointed at another block that holds the same: block tables are read again at the next launch.
         """
 
-    def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome | None:  # noqa: ARG002  (as above)
-        """Keep the blocks that hold these tokens from being evicted. By default not offered: refused always."""
-        raise NotOffered("pin")
+    def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome | None:
+        """Keep the blocks that hold these tokens from being evicted; return them, as `Outcome(hits=...)`."""
+        raise NotImplementedError
 
-    def unpin(self, handle: Handle) -> Outcome | None:  # noqa: ARG002  (as above)
+    def unpin(self, handle: Handle) -> Outcome | None:
         """Let a pin go."""
-        raise NotOffered("unpin")
+        raise NotImplementedError
 
     def clear(self) -> Outcome | None:
-        """Let nothing that was published so far be hit again: the weights have changed."""
-        raise NotOffered("clear")
+        """Let nothing that was published so far be hit again, and every pin go: the weights have changed."""
+        raise NotImplementedError
 
     def launch(self, rows: Rows, stream: int) -> Outcome | None:
         """Take note that a step was submitted; say `Outcome(after=...)` which launches must be executed before it.
@@ -173,11 +242,27 @@ class Manager:
         None, the default: the device was given copies of the block tables at the launch.
         """
 
+    # ---- what it may tell of itself
+
+    def free_blocks(self) -> Collection[Block] | None:
+        """Return the blocks that may be handed out now and hold nothing worth keeping; None: it does not tell."""
+        return None
+
+    def cached_blocks(self) -> Collection[Block] | None:
+        """Return the blocks that nobody holds and a later prompt may find; None: it does not tell."""
+        return None
+
     # ---- what the exhaustive driver and the lock-step can use
 
     def clone(self) -> Self:
-        """Return an independent copy. The exhaustive driver takes one an operation: a faster one is worth its lines."""
-        return copy.deepcopy(self)
+        """Return an independent copy. The exhaustive driver takes one an operation: a faster one is worth its lines.
+
+        Raise NotImplementedError where there can be none: a black box then has its operations run again on a new one.
+        """
+        try:
+            return copy.deepcopy(self)
+        except Exception as error:
+            raise NotImplementedError(f"{type(self).__name__} can't be copied") from error
 
     def observe(self) -> Observation | None:
         """Return what the manager shows of itself; None: it is a black box, and judged by contents alone."""
@@ -196,130 +281,23 @@ class Manager:
         return ()
 
 
-class NotOffered(Refused):
-    """The manager has no such operation."""
-
-    def __init__(self, what: str) -> None:
-        super().__init__(Reason.BUSY, f"{what} is not offered")
-
-
 Factory = Callable[[Config], Manager]
 
-
-# ---- asking a manager -------------------------------------------------------------------------------------------
-# All of what follows answers in the spec's own types, or raises `Broken` by the name CRASH where the manager raised,
-# did not answer, or answered with something else. Integers of any library (numpy's, say) are taken for integers.
-
-
-def made(factory: Factory, config: Config) -> Manager:
-    """Make a manager."""
-    return call(lambda: f"a manager of {config}", _made, factory, config)
-
-
-def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
-    """Ask for an operation: what was decided, or why it was refused."""
-    if isinstance(operation, Add) and isinstance(operation.tokens, int) and not operation.salt:
-        return call(lambda: describe(operation), _answered, manager.add, operation[:2])
-    method: Callable[..., object] = getattr(manager, _METHODS[type(operation)])
-    return call(lambda: describe(operation), _answered, method, operation)
-
-
-def table_of(manager: Manager, name: Name) -> tuple[Block, ...]:
-    """Return the block table of a live sequence."""
-    return call("block_table", _table, manager, name)
-
-
-def rows_of(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] | None:
-    """Return the rows that a launch reads as they are now; None where the device was given copies at the launch."""
-    return call("rows_read", _rows, manager, launch)
-
-
-def twin_of(manager: Manager) -> Manager:
-    """Return an independent copy."""
-    return call("clone", _twin, manager)
-
-
-def _made(factory: Factory, config: Config) -> Manager:
-    manager = factory(config)
-    if not isinstance(manager, Manager):
-        raise TypeError(f"{_short(manager)} is no pagedkv.spec.manager.Manager")
-    if type(manager.first_block) is not int or manager.first_block < 0:
-        raise TypeError(f"first_block is {_short(manager.first_block)}, not an integer of at least 0")
-    if type(manager.streams_offered) is not int or manager.streams_offered < 1:
-        raise TypeError(f"streams_offered is {_short(manager.streams_offered)}, not an integer of at least 1")
-    return manager
-
-
-def _answered(method: Callable[..., object], arguments: tuple[object, ...]) -> Outcome | Refused:
-    try:
-        answer = method(*arguments)
-    except Refused as refusal:
-        refusal.reason = Reason(refusal.reason)
-        return refusal.with_traceback(None)  # its frames would hold it in turn, and much else with it
-    try:
-        return _outcome(answer)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"the answer {_short(answer)} is no Outcome: {error}") from error
-
-
-def _outcome(answer: Any) -> Outcome:
-    if answer is None:
-        return Outcome()
-    if not isinstance(answer, Outcome):
-        return Outcome(copies=_copies(answer))
-    blocks, copies, launch, after, freed, hits, published, merges = answer
-    return Outcome(  # most fields of most answers are as they are by default
-        blocks if blocks is _NONE.blocks else _integers(blocks),
-        copies if copies is _NONE.copies else _copies(copies),
-        index(launch),
-        after if after is _NONE.after else frozenset(_integers(after)),
-        freed if freed is _NONE.freed else frozenset(_integers(freed)),
-        hits if hits is _NONE.hits else _integers(hits),
-        published if published is _NONE.published else _integers(published),
-        merges if merges is _NONE.merges else tuple([Merge(*_integers(each)) for each in merges]),
-    )
-
-
-_NONE = Outcome()
-
-
-def _copies(answer: Any) -> tuple[Copy, ...]:
-    return tuple([Copy(*_integers(each)) for each in answer])
-
-
-def _integers(answer: Any) -> tuple[int, ...]:
-    return tuple(map(index, answer))
-
-
-def _table(manager: Manager, name: Name) -> tuple[Block, ...]:
-    return _integers(manager.block_table(name))
-
-
-def _rows(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] | None:
-    rows = manager.rows_read(launch)
-    return None if rows is None else tuple([_integers(row) for row in rows])
-
-
-def _twin(manager: Manager) -> Manager:
-    twin = manager.clone()
-    if not isinstance(twin, Manager):
-        raise TypeError(f"{_short(twin)} is no Manager")
-    return twin
-
-
-def _short(thing: object) -> str:
-    return repr(thing)[:60]
-
-
-_METHODS = {
-    Add: "add_prompt",
-    Extend: "extend",
-    Fork: "fork",
-    Submit: "launch",
-    Retire: "retire",
-    Release: "release",
-    Publish: "publish",
-    Pin: "pin",
-    Unpin: "unpin",
-    Clear: "clear",
+_OVERRIDDEN = {
+    Feature.FORK: ("fork",),
+    Feature.PIN: ("pin", "unpin"),
+    Feature.CLEAR: ("clear",),
+    Feature.PUBLISH: ("publish",),
 }
+_OF_PREFIXES = frozenset({Feature.PIN, Feature.CLEAR, Feature.PUBLISH, Feature.SALT})
+
+
+def lacks(manager: Manager | type[Manager]) -> frozenset[Feature]:
+    """Return what a manager does not offer: by what it says, and by what it does not override."""
+    kind = manager if isinstance(manager, type) else type(manager)
+    left_out = {
+        feature
+        for feature, methods in _OVERRIDDEN.items()
+        if any(getattr(kind, method) is getattr(Manager, method) for method in methods)
+    }
+    return frozenset(manager.not_offered | left_out | (_OF_PREFIXES if not manager.shares_prefixes else set()))

@@ -42,6 +42,21 @@ from .state import (
 from .state import Sequence as Tracked
 
 
+class Misread(Broken):
+    """R-DATA does not hold: a launch reads a slot that does not hold what it should."""
+
+    def __init__(
+        self, launch: LaunchId, part: Computation, position: int, slot: tuple[Block, int], found: Content | None
+    ) -> None:
+        what = f"position {found[1]} of epoch {found[0]}" if found else "nothing"
+        super().__init__(
+            "R-DATA",
+            f"launch {launch}: position {position} of sequence {part.sequence} (epoch {part.text[position][0]}) "
+            f"is read from block {slot[0]} slot {slot[1]}, which holds {what}",
+        )
+        self.part, self.position, self.slot, self.found = part, position, slot, found
+
+
 class Shadow:
     """Shadow memory beside a manager. `state` borrows the spec's types; its rows are what the manager said."""
 
@@ -85,9 +100,9 @@ class Shadow:
                 content = self.state.sequences[name].text[at]
                 self._rename(content, self.names.setdefault(Key(old.root, known[: at + 1]), content))
 
-    def pin(self, handle: Handle) -> None:
-        """A prefix was pinned; which blocks hold it is the manager's business."""
-        self.state = self.state._replace(pins={**self.state.pins, handle: ()})
+    def pin(self, handle: Handle, blocks: Sequence[Block] = ()) -> None:
+        """A prefix was pinned; which blocks hold it the manager may tell."""
+        self.state = self.state._replace(pins={**self.state.pins, handle: tuple(blocks)})
 
     def unpin(self, handle: Handle) -> None:
         """A pin was dropped."""
@@ -111,9 +126,11 @@ class Shadow:
                 raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no sequence of the batch")
             self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
 
-    def fork(self, parent: Name, child: Name) -> None:
-        """A sequence was forked."""
+    def fork(self, parent: Name, child: Name, copies: Iterable[Copy] = ()) -> None:
+        """A sequence was forked; the copies go to the head of the child's next launch."""
         self._put(child, self.state.sequences[parent]._replace(epoch=self.state.epochs), epochs=1)
+        if plan := tuple(copies):
+            self.plans[child] = plan
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
@@ -129,6 +146,18 @@ class Shadow:
             self._put(name, old._replace(launched=stop))
         issued = self.state.issued + 1
         new = Launch(issued, stream, after, tuple(copies), tuple(parts), {}, {})
+        self.state = self.state._replace(launches=(*self.state.launches, new), issued=issued)
+        return issued
+
+    def text_of(self, root: Root, tokens: Tokens, epoch: int) -> tuple[Content, ...]:
+        """Return what positions with these tokens hold: named after `epoch` where no prefix before was the same."""
+        keys = [Key(root, tokens[: at + 1]) for at in range(len(tokens))]
+        return tuple([self.names.setdefault(key, (epoch, at)) for at, key in enumerate(keys)])
+
+    def compute(self, parts: Sequence[Computation], copies: Sequence[Copy]) -> LaunchId:
+        """A step was submitted whose parts say themselves what they compute; they need not be sequences known here."""
+        issued = self.state.issued + 1
+        new = Launch(issued, 0, frozenset(), tuple(copies), tuple(parts), {}, {})
         self.state = self.state._replace(launches=(*self.state.launches, new), issued=issued)
         return issued
 
@@ -149,8 +178,8 @@ class Shadow:
 
     # ---- what the device does
 
-    def execute(self, launch_id: LaunchId, rows: Sequence[Sequence[Block]]) -> None:
-        """Execute a launch with the rows it reads now: copies, writes, then reads, each against R-DATA."""
+    def execute(self, launch_id: LaunchId, rows: Sequence[Sequence[Block]], *, judged: bool = True) -> None:
+        """Execute a launch with the rows it reads now: copies, writes, then reads, each against R-DATA if `judged`."""
         launch = next(launch for launch in self.state.launches if launch.id == launch_id)
         memory = dict(self.state.memory)
         size = self.config.block_size
@@ -164,14 +193,13 @@ class Shadow:
                 index, offset = divmod(position, size)
                 held = memory.get(row[index], empty)
                 memory[row[index]] = (*held[:offset], part.text[position], *held[offset + 1 :])
-        for part, row in zip(launch.computations, seen, strict=True):
+        for part, row in zip(launch.computations, seen, strict=True) if judged else ():
             for index, block in enumerate(row):
                 wanted = part.text[index * size : (index + 1) * size]
                 found = memory.get(block, empty)[: len(wanted)]
                 if found != wanted:
-                    raise Broken(
-                        "R-DATA", f"launch {launch_id}: {_difference(part, index, block, size, wanted, found)}"
-                    )
+                    offset = next(at for at, content in enumerate(wanted) if found[at] != content)
+                    raise Misread(launch_id, part, index * size + offset, (block, offset), found[offset])
         launches = tuple(
             done._replace(executed=True, computations=_captured(done, seen)) if done is launch else done
             for done in self.state.launches
@@ -215,20 +243,3 @@ def _with_renamed_text(launch: Launch, names: Mapping[Content, Content]) -> Laun
 
 def _captured(launch: Launch, rows: list[tuple[Block, ...]]) -> tuple[Computation, ...]:
     return tuple(part._replace(row=row) for part, row in zip(launch.computations, rows, strict=True))
-
-
-def _difference(
-    part: Computation,
-    index: int,
-    block: Block,
-    size: int,
-    wanted: tuple[Content, ...],
-    found: tuple[Content | None, ...],
-) -> str:
-    offset = next(at for at, content in enumerate(wanted) if found[at] != content)
-    held = found[offset]
-    what = f"position {held[1]} of epoch {held[0]}" if held else "nothing"
-    return (
-        f"position {index * size + offset} of sequence {part.sequence} (epoch {wanted[offset][0]}) "
-        f"is read from block {block} slot {offset}, which holds {what}"
-    )

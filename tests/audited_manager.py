@@ -29,8 +29,9 @@ from pagedkv.spec.alphabet import (
     apply,
     describe,
 )
+from pagedkv.spec.asking import ask
 from pagedkv.spec.audit import Auditor
-from pagedkv.spec.manager import Manager, Naming, Observation, ask
+from pagedkv.spec.manager import Manager, Naming, Observation
 from pagedkv.spec.outcome import Outcome, Rows, Telling
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Refused

@@ -1,0 +1,173 @@
+"""Asking a manager under test, which may answer anything.
+
+All of this answers in the spec's own types, or raises `Broken` by the name CRASH where the manager raised, did not
+answer, or answered with something else. Integers of any library (numpy's, say) are taken for integers.
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from operator import index
+from typing import Any
+
+from .alphabet import (
+    Add,
+    Clear,
+    Extend,
+    Fork,
+    Operation,
+    Pin,
+    Publish,
+    Release,
+    Retire,
+    Submit,
+    Unpin,
+    describe,
+)
+from .calls import call
+from .manager import Discipline, Factory, Feature, Manager
+from .outcome import Merge, Outcome
+from .outside_book import Sight
+from .refusals import Reason, Refused
+from .state import Block, Config, Copy, LaunchId, Name
+
+
+def made(factory: Factory, config: Config) -> Manager:
+    """Make a manager."""
+    return call(lambda: f"a manager of {config}", _made, factory, config)
+
+
+def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
+    """Ask for an operation: what was decided, or why it was refused."""
+    if isinstance(operation, Add) and isinstance(operation.tokens, int) and not operation.salt:
+        return call(lambda: describe(operation), _answered, manager.add, operation[:2])
+    method: Callable[..., object] = getattr(manager, _METHODS[type(operation)])
+    return call(lambda: describe(operation), _answered, method, operation)
+
+
+def table_of(manager: Manager, name: Name) -> tuple[Block, ...]:
+    """Return the block table of a live sequence."""
+    return call("block_table", _table, manager, name)
+
+
+def rows_of(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] | None:
+    """Return the rows that a launch reads as they are now; None where the device was given copies at the launch."""
+    return call("rows_read", _rows, manager, launch)
+
+
+def twin_of(manager: Manager) -> Manager | None:
+    """Return an independent copy; None where there can be none."""
+    return call("clone", _twin, manager)
+
+
+def sight_of(manager: Manager, names: Iterable[Name]) -> Sight:
+    """Return what a manager shows now: the block tables of the live sequences, and what it tells of the others."""
+    tables = {name: table_of(manager, name) for name in names}
+    return Sight(
+        tables, call("free_blocks", _told, manager.free_blocks), call("cached_blocks", _told, manager.cached_blocks)
+    )
+
+
+def _made(factory: Factory, config: Config) -> Manager:
+    manager = factory(config)
+    if not isinstance(manager, Manager):
+        raise TypeError(f"{_short(manager)} is no pagedkv.spec.manager.Manager")
+    if type(manager.first_block) is not int or manager.first_block < 0:
+        raise TypeError(f"first_block is {_short(manager.first_block)}, not an integer of at least 0")
+    if type(manager.streams_offered) is not int or manager.streams_offered < 1:
+        raise TypeError(f"streams_offered is {_short(manager.streams_offered)}, not an integer of at least 1")
+    _check_claims(manager)
+    return manager
+
+
+def _check_claims(manager: Manager) -> None:
+    """Raise where a manager claims what there is not."""
+    limit: Any = manager.launches_offered
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise TypeError(f"launches_offered is {_short(limit)}, not None or an integer of at least 1")
+    Discipline(manager.discipline)
+    if not all(isinstance(feature, Feature) for feature in manager.not_offered):
+        raise TypeError(f"not_offered is {_short(manager.not_offered)}, not a set of pagedkv.spec.manager.Feature")
+    if not all(type(size) is int and size >= 1 for size in manager.block_sizes) or not manager.block_sizes:
+        raise TypeError(f"block_sizes is {_short(manager.block_sizes)}, not integers of at least 1")
+
+
+def _answered(method: Callable[..., object], arguments: tuple[object, ...]) -> Outcome | Refused:
+    try:
+        answer = method(*arguments)
+    except Refused as refusal:
+        refusal.reason = Reason(refusal.reason)
+        return refusal.with_traceback(None)  # its frames would hold it in turn, and much else with it
+    try:
+        return _outcome(answer)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the answer {_short(answer)} is no Outcome: {error}") from error
+
+
+def _outcome(answer: Any) -> Outcome:
+    if answer is None:
+        return Outcome()
+    if not isinstance(answer, Outcome):
+        return Outcome(copies=_copies(answer))
+    blocks, copies, launch, after, freed, hits, published, merges = answer
+    return Outcome(  # most fields of most answers are as they are by default
+        blocks if blocks is _NONE.blocks else _integers(blocks),
+        copies if copies is _NONE.copies else _copies(copies),
+        index(launch),
+        after if after is _NONE.after else frozenset(_integers(after)),
+        freed if freed is _NONE.freed else frozenset(_integers(freed)),
+        hits if hits is _NONE.hits else _integers(hits),
+        published if published is _NONE.published else _integers(published),
+        merges if merges is _NONE.merges else tuple([Merge(*_integers(each)) for each in merges]),
+    )
+
+
+_NONE = Outcome()
+
+
+def _copies(answer: Any) -> tuple[Copy, ...]:
+    return tuple([Copy(*_integers(each)) for each in answer])
+
+
+def _integers(answer: Any) -> tuple[int, ...]:
+    return tuple(map(index, answer))
+
+
+def _table(manager: Manager, name: Name) -> tuple[Block, ...]:
+    return _integers(manager.block_table(name))
+
+
+def _rows(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] | None:
+    rows = manager.rows_read(launch)
+    return None if rows is None else tuple([_integers(row) for row in rows])
+
+
+def _told(blocks: Callable[[], Collection[Block] | None]) -> tuple[Block, ...] | None:
+    answer = blocks()
+    return None if answer is None else _integers(answer)
+
+
+def _twin(manager: Manager) -> Manager | None:
+    try:
+        twin = manager.clone()
+    except NotImplementedError:
+        return None
+    if not isinstance(twin, Manager):
+        raise TypeError(f"{_short(twin)} is no Manager")
+    return twin
+
+
+def _short(thing: object) -> str:
+    return repr(thing)[:60]
+
+
+_METHODS = {
+    Add: "add_prompt",
+    Extend: "extend",
+    Fork: "fork",
+    Submit: "launch",
+    Retire: "retire",
+    Release: "release",
+    Publish: "publish",
+    Pin: "pin",
+    Unpin: "unpin",
+    Clear: "clear",
+}
