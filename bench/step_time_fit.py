@@ -14,10 +14,12 @@ No other measurement can have an influence.
 
 What it cannot do: tell coefficients apart whose quantities move together in all fitted requests. In a saturated cache
 the positions read are the same all the time, and their share goes to `base`; `FitRound.mean_step` says over which range
-each quantity was seen. What was tried and left: times from admission to the first token as further equations (they
-depend on how a prompt happens to be cut into steps, ten times the scatter); the larger of a memory-bound and a
-compute-bound line in place of their sum (no nearer on the runs at hand); scipy's non-negative least squares (a
-dependency for four unknowns, whose fifteen subsets are tried here one by one).
+each quantity was seen. Where a schedule hangs on who arrives just before a step's end, a fixed point may lie beside
+the truth; the error says so. What was tried and left: times from admission to the first token as further equations
+(they depend on how a prompt happens to be cut into steps, more than ten times the scatter); the larger of a
+memory-bound and a compute-bound line in place of their sum (nearer on one of the runs at hand, farther on the other);
+least absolute deviations (no nearer); scipy's non-negative least squares (a dependency for four unknowns, whose
+fifteen subsets are tried here one by one).
 """
 
 from collections.abc import Callable
