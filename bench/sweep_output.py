@@ -89,6 +89,7 @@ class Outcome:
 
     def after(self) -> list[str]:
         """Say how it was measured and what follows, in lines."""
+        kept = self.traffic.latency_limits.in_words()
         found, layers, rest_ms = self.found, self.settings.model.layers, self.settings.model_step_ms
         lines = [MECHANISM] if found.mechanism_only else []
         lines.append(f"decode: {found.measured}")
@@ -98,7 +99,7 @@ class Outcome:
         lines.append(f"TPOT: {layers} layers x decode + {rest}")
         lines.append(
             f"clocked: a step lasts {layers} layers x decode, in proportion to the positions it reads, + {rest}; a good"
-            f" request is one that finishes {self._limits_in_words()}"
+            f" request is one that finishes{f' within {kept}' if kept else ', since no limits were declared'}"
         )
         return [*lines, *halvings_in_words(found.rows)]
 
@@ -106,12 +107,6 @@ class Outcome:
         """Give the pick, its reason and what would change it, in lines."""
         what = "what would help" if self.picked.block_size is None else "what would change it"
         return [f"pick: {self.picked.reason}", *(f"  {what}: {line}" for line in self.picked.would_change)]
-
-    def _limits_in_words(self) -> str:
-        limits = self.traffic.latency_limits
-        told = {"TTFT": limits.ttft_ms, "TPOT": limits.tpot_ms}
-        kept = [f"a {name} of at most {limit:g} ms" for name, limit in told.items() if limit is not None]
-        return f"with {' and '.join(kept)}" if kept else "(no limit declared)"
 
 
 def print_outcome(outcome: Outcome) -> None:

@@ -75,14 +75,14 @@ def draw_goodput(rows: Sequence[SweepRow], title: str, scaled: str | None) -> Fi
     evicted = [each.in_order.counts.evictions * size if each else None for each, size in zip(found, sizes, strict=True)]
     _bars(evictions, {"evicted": evicted})
     _finish(evictions, "evicted (tokens)", "Prefix cache: evictions x B, requests in order")
-    latencies = [each.latencies.tpot if each else None for each in found]
+    latencies = [each.clocked.latency.tpot if each else None for each in found]
     of_requests = {
         name: [times.quantile(share) if times and times.count else None for times in latencies]
         for name, share in (("median", 0.5), ("p90", 0.9))
     }
     _bars(tpot, of_requests)
     _finish(tpot, "TPOT of requests (ms)", f"On the clock, end to end: time per output token{label}")
-    _bars(goodput, {"good": [each.latencies.goodput_per_s if each else None for each in found]})
+    _bars(goodput, {"good": [each.clocked.latency.goodput_per_s if each else None for each in found]})
     _finish(goodput, "goodput (requests/s)", f"On the clock: requests a second within the declared limits{label}")
     return _laid_out(figure)
 

@@ -56,7 +56,7 @@ class SweepRow:
         p10, p90 = self.latencies.p10_ms, self.latencies.p90_ms
         spread = None if p10 is None or p90 is None else (self.tpot_of(p10), self.tpot_of(p90))
         overhead = self.tail_waste_bytes + self.counts.metadata_bytes
-        tpot = self.traffic.latencies.tpot if self.traffic else None
+        tpot = self.traffic.clocked.latency.tpot if self.traffic else None
         end_to_end_ms = tpot.quantile(0.5) if tpot and tpot.count else None
         return Candidate(
             self.counts.block_size, self.counts.free_percent, self.tpot_ms, spread, overhead, end_to_end_ms
@@ -197,10 +197,10 @@ def _traffic_figures(mark: str) -> list[Figure]:
         ("  %", of(lambda found: f"{found.in_order.hit_percent:.3f}"), False),
         ("  evictions", of(lambda found: f"{found.in_order.counts.evictions:,}"), False),
         ("  preemptions", of(lambda found: f"{found.in_order.counts.preemptions:,}"), True),
-        (f"clocked TPOT, ms{mark}", of(lambda found: quantile(found.latencies.tpot, 0.5)), False),
-        ("  p90", of(lambda found: quantile(found.latencies.tpot, 0.9)), False),
-        ("clocked TTFT, s", of(lambda found: quantile(found.latencies.ttft, 0.5, 1000)), False),
-        ("  p90", of(lambda found: quantile(found.latencies.ttft, 0.9, 1000)), False),
-        ("good requests", of(lambda found: f"{found.latencies.good_requests:,}"), False),
-        ("  a second: goodput", of(lambda found: f"{found.latencies.goodput_per_s:,.3g}"), False),
+        (f"clocked TPOT, ms{mark}", of(lambda found: quantile(found.clocked.latency.tpot, 0.5)), False),
+        ("  p90", of(lambda found: quantile(found.clocked.latency.tpot, 0.9)), False),
+        ("clocked TTFT, s", of(lambda found: quantile(found.clocked.latency.ttft, 0.5, 1000)), False),
+        ("  p90", of(lambda found: quantile(found.clocked.latency.ttft, 0.9, 1000)), False),
+        ("good requests", of(lambda found: f"{found.clocked.latency.good_requests:,}"), False),
+        ("  a second: goodput", of(lambda found: f"{found.clocked.latency.goodput_per_s:,.3g}"), False),
     ]

@@ -5,7 +5,7 @@ each block size, always through the real scheduler and cache:
 
 - *in order, without a clock* (`replay_scheduled`): all wait from the start. What is hit, evicted and preempted follows
   from the requests and the pool alone, so two runs agree on it.
-- *on the clock* (`clocked_replay`): requests arrive at their times, and a step lasts
+- *on the clock* (`replay_clocked`): requests arrive at their times, and a step lasts
 
       layers x what attention took here with this block size + the declared rest of a step
 
@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pagedkv.bench.clocked import CacheSettings, ClockedOutcome, clocked_replay
+from pagedkv.bench.clocked_report import ClockedReport
+from pagedkv.bench.clocked_trace import ClockSettings, replay_clocked
 from pagedkv.bench.failures import BadInput
-from pagedkv.bench.latency_meter import LatencyLimits, LatencyMeter
-from pagedkv.bench.replay_arrivals import TrafficSettings, trace_arrivals
+from pagedkv.bench.latency_meter import LatencyLimits
+from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import ReplaySettings
 from pagedkv.bench.replay_scheduler import replay_scheduled
-from pagedkv.bench.replay_tokens import TraceTokens
 from pagedkv.bench.scheduler_report import SchedulerReport
 from pagedkv.bench.step_time import StepTime
 from pagedkv.bench.sweep_lengths import Lengths
@@ -79,18 +79,17 @@ class TrafficFound:
 
     in_order: SchedulerReport
     step_time: StepTime
-    clocked: ClockedOutcome
-    latencies: LatencyMeter
+    clocked: ClockedReport
 
     def counts_as_json(self) -> dict[str, Any]:
         """Give what was counted in order: two runs agree on it."""
         report = self.in_order
         counts = {name: getattr(report.counts, name) for name in COUNTED}
-        return {"blocks": report.blocks, "refused": len(report.refusals), **counts, "hit_percent": report.hit_percent}
+        return {"blocks": report.blocks, "refused": report.refused, **counts, "hit_percent": report.hit_percent}
 
     def times_as_json(self) -> dict[str, Any]:
         """Give what was found on the clock: it follows from measured times."""
-        counts = self.clocked.counts
+        counts = self.clocked.outcome.scheduled.counts
         return {
             "step_base_ms": self.step_time.base_ms,
             "step_context_ms": self.step_time.context_ms,
@@ -98,7 +97,7 @@ class TrafficFound:
             "hit_tokens": counts.hit_tokens,
             "evictions": counts.evictions,
             "preemptions": counts.preemptions,
-            **self.latencies.as_json(),
+            **self.clocked.latency.as_json(),
         }
 
 
@@ -151,19 +150,15 @@ def replay_traffic(
     drawn = TrafficSettings(seed=traffic.seed)
     settings = ReplaySettings(block_size=block_size, blocks=blocks)
     in_order = replay_scheduled(trace, settings, traffic.limits, drawn, on_finished=on_gone)
-    order = trace.by_arrival()
-    at_ms = trace.arrival_s[order] * 1000 / traffic.speedup
-    latencies = LatencyMeter(traffic.latency_limits)
-    clocked = clocked_replay(
-        trace_arrivals(trace, order, at_ms, drawn),
-        CacheSettings(blocks=blocks, block_size=block_size),
+    clocked = replay_clocked(
+        trace,
+        settings,
         traffic.limits,
-        step_time,
-        [latencies],
-        tokens=TraceTokens(trace),
+        drawn,
+        ClockSettings(step_time=step_time, speedup=traffic.speedup, latency_limits=traffic.latency_limits),
         on_gone=lambda gone: on_gone(len(trace) + gone),
     )
-    return TrafficFound(in_order, step_time, clocked, latencies)
+    return TrafficFound(in_order, step_time, clocked)
 
 
 def traffic_in_words(traffic: Traffic) -> str:

@@ -41,7 +41,9 @@ def words(axes: Axes) -> list[Text]:
 def shown(axes: Axes, text: Text) -> bool:
     """Whether a tick's label is within the axis; those outside are not drawn."""
     box, frame = text.get_window_extent(), axes.get_window_extent()
-    return text not in axes.get_yticklabels() or frame.y0 - 1 <= (box.y0 + box.y1) / 2 <= frame.y1 + 1
+    if text in axes.get_yticklabels():
+        return bool(frame.y0 - 1 <= (box.y0 + box.y1) / 2 <= frame.y1 + 1)
+    return text not in axes.get_xticklabels() or bool(frame.x0 - 1 <= (box.x0 + box.x1) / 2 <= frame.x1 + 1)
 
 
 def overlap(first: Bbox, second: Bbox) -> float:

@@ -3,6 +3,7 @@
 import csv
 
 from pagedkv.bench.clocked import ClockedOutcome
+from pagedkv.bench.clocked_report import ClockedReport
 from pagedkv.bench.latency_meter import LatencyMeter
 from pagedkv.bench.meters import RequestRecord
 from pagedkv.bench.scheduler_report import SchedulerCounts, SchedulerReport
@@ -11,20 +12,21 @@ from pagedkv.bench.sweep_batch import Counts, Seconds
 from pagedkv.bench.sweep_kernels import Latencies
 from pagedkv.bench.sweep_report import SweepRow, as_csv, halvings, halvings_in_words, tables
 from pagedkv.bench.sweep_traffic import TrafficFound
+from pagedkv.bench.timeline_meter import TimelineMeter
 
 
 def traffic_of(block_size: int, latency_ms: float) -> TrafficFound:
     """Give what 10 requests of 100 prompt tokens and 11 outputs would come to: a tenth hit, a TPOT of `latency_ms`."""
     counts = SchedulerCounts(finished=10, prompt_tokens=1000, hit_tokens=100, evictions=4096 // block_size)
     report = SchedulerReport(
-        requests=10, blocks=1 << 20, block_size=block_size, seconds=1.0, refusals=(), counts=counts
+        requests=10, blocks=1 << 20, block_size=block_size, seconds=1.0, refused=0, refusals=(), counts=counts
     )
     latencies = LatencyMeter()
     for request in range(10):
         first_ms = 5.0 + request * latency_ms
         latencies.finished(RequestRecord(request, 0.0, 0.0, first_ms, first_ms + 10 * latency_ms, 100, 11))
-    clocked = ClockedOutcome(counts=counts, requests=10, refusals={}, refused=(), sequence_steps=110, seconds=1.0)
-    return TrafficFound(report, StepTime(base_ms=1.0), clocked, latencies)
+    outcome = ClockedOutcome(scheduled=report, sequence_steps=110, cpu_seconds=1.0)
+    return TrafficFound(report, StepTime(base_ms=1.0), ClockedReport(outcome, latencies, TimelineMeter(1, 1)))
 
 
 def rows_of(

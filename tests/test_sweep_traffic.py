@@ -131,7 +131,7 @@ def test_hits_of_a_real_trace_are_the_known_ones(block_size: int, hits: int) -> 
     trace = replace(trace, output_tokens=np.ones_like(trace.output_tokens))
     found = replayed(trace, block_size, 500_000 // block_size)
     assert (found.in_order.counts.hit_tokens, found.in_order.counts.evictions) == (hits, 0)
-    assert found.clocked.counts.hit_tokens == hits, "on the clock they come in the same order"
+    assert found.clocked.outcome.scheduled.counts.hit_tokens == hits, "on the clock they come in the same order"
 
 
 def test_a_request_beyond_the_pool_is_refused_and_counted(tmp_path: Path) -> None:
@@ -168,14 +168,14 @@ def test_times_by_hand(tmp_path: Path) -> None:
 def test_a_good_request_keeps_every_limit(tmp_path: Path, ttft_ms: float, tpot_ms: float, good: int) -> None:
     step_time, keeps = StepTime(base_ms=10, context_ms=1000), LatencyLimits(ttft_ms=ttft_ms, tpot_ms=tpot_ms)
     found = replayed(trace_of(tmp_path, (0, 8, 3, [])), 4, 10, step_time=step_time, keeps=keeps)
-    assert found.latencies.good_requests == good
+    assert found.clocked.latency.good_requests == good
 
 
 def test_a_speedup_lets_them_arrive_faster(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, (0, 8, 1, []), (1000, 8, 1, []))
     step_time = StepTime(base_ms=10)
-    assert replayed(trace, 4, 10, step_time=step_time).latencies.makespan_s == pytest.approx(1.010)
-    assert replayed(trace, 4, 10, step_time=step_time, speedup=10).latencies.makespan_s == pytest.approx(0.110)
+    assert replayed(trace, 4, 10, step_time=step_time).clocked.latency.makespan_s == pytest.approx(1.010)
+    assert replayed(trace, 4, 10, step_time=step_time, speedup=10).clocked.latency.makespan_s == pytest.approx(0.110)
 
 
 # ---- words and refusals ---------------------------------------------------------------------------------------------
