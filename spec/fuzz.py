@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from .alphabet import KINDS, Execute, Operation, Release, Retire, Unpin
 from .crew import Crew, Lost, ProcessCrew, share_out
 from .manager import Factory
-from .moves import draw_move
+from .moves import Lots, draw_move
 from .operations import ready
 from .refusals import Broken, Refused
 from .scheduler_drivers import SchedulerPlan
@@ -125,7 +125,7 @@ def draw_config(random: Random, streams: int) -> Config:
 
 def run(plan: Any, seed: int) -> Tally:
     """Run one seed."""
-    random = Random(seed)
+    random = Lots(seed)
     case = plan.draw_case(random)
     tally = Tally(runs=1)
     trace: list[Any] = []
