@@ -14,7 +14,7 @@ import numpy as np
 from pagedkv.impl import refusals
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.results import Edits
-from pagedkv.spec.manager import Manager, Naming, Observation, Seen
+from pagedkv.spec.manager import Discipline, Manager, Naming, Observation, Seen
 from pagedkv.spec.outcome import Merge, Outcome, Rows, Telling
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
@@ -48,6 +48,7 @@ def in_the_words_of_the_spec(method: Callable[Arguments, Answer]) -> Callable[Ar
 class Implementation(Manager):
     """`pagedkv.impl.cache.BlockCache` behind the drivers' protocol."""
 
+    discipline = Discipline.FENCE
     streams_offered = 8
     shares_prefixes = True
     cache_class: Callable[..., BlockCache] = BlockCache  # a planted fault is a subclass of it
@@ -178,6 +179,15 @@ class Implementation(Manager):
         """Return the rows of the table that a launch reads, as they are now."""
         flight = self.cache.launched(launch)
         return [_ids(flight.table[row]) for row in flight.rows]
+
+    def free_blocks(self) -> Sequence[Block]:
+        """Return the free blocks."""
+        return self.cache.free_order()
+
+    def cached_blocks(self) -> Sequence[Block]:
+        """Return the published blocks without holder."""
+        holders = self.cache.holders()
+        return [block for block in _ids(self.cache.published()) if holders[block] < 0]
 
     def clone(self) -> Self:
         """Return an independent copy."""

@@ -28,6 +28,7 @@ from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
 from pagedkv.bench.ledger_command import LEDGER_EXAMPLE, ledger_command
 from pagedkv.bench.options import Invocation
+from pagedkv.bench.peers_command import PEERS_EXAMPLE, peers_command
 from pagedkv.bench.replay_command import REPLAY_EXAMPLE, replay_command
 from pagedkv.bench.show_command import SHOW_EXAMPLE, show_command
 from pagedkv.bench.sweep_command import SWEEP_EXAMPLE, sweep_command
@@ -64,6 +65,7 @@ application.command("replay", epilog=REPLAY_EXAMPLE)(replay_command)
 application.command("baselines", epilog=BASELINES_EXAMPLE)(baselines_command)
 application.command("sweep", epilog=SWEEP_EXAMPLE)(sweep_command)
 application.command("ledger", epilog=LEDGER_EXAMPLE)(ledger_command)
+application.command("peers", epilog=PEERS_EXAMPLE)(peers_command)
 application.command("show", epilog=SHOW_EXAMPLE)(show_command)
 
 

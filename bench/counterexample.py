@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from pagedkv.bench import foreign_search
 from pagedkv.bench.failures import BadInput, one_line, quoted
 from pagedkv.bench.operation_words import told_in_words
 from pagedkv.bench.result_files import write_whole
@@ -36,7 +37,10 @@ from pagedkv.spec.alphabet import (
     from_json,
     to_json,
 )
+from pagedkv.spec.foreign_drivers import ForeignCase
+from pagedkv.spec.foreign_judge import RULES_OUTSIDE
 from pagedkv.spec.outcome import Outcome
+from pagedkv.spec.outside import OUTSIDE
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING
@@ -66,8 +70,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     """Print a counterexample as it was told: the rule, its sentence, and a line a step."""
     rule = broken.rule if broken else finding.broken.rule
     ends = "does not hold" if broken else "held this time"
-    book = SCHEDULING if isinstance(finding.case, SchedulerCase) and rule in SCHEDULING else RULES
-    caption = book[rule].sentence if rule in book else "Something went wrong in the manager itself."
+    caption = sentence_of(finding.case, rule)
     table = Table(
         title=escape(one_line(f"{rule} {ends} after {len(told)} operations")), caption=caption, title_justify="left"
     )
@@ -80,7 +83,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
         counts = (str(step.free), str(step.held), str(step.quarantined))
         table.add_row(
             str(number),
-            *told_in_words(step.operation, step.offered),
+            *words_of(finding.case, step),
             *counts,
             style="bold red" if last else "",
         )
@@ -91,10 +94,37 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     differs = broken.detail if broken else f"nothing this time; when it was found: {finding.broken.detail}"
     console.print(f"what differs: {one_line(differs)}", soft_wrap=True, markup=False, highlight=False)
+    for line in own_calls(told):
+        console.print(one_line(line), soft_wrap=True, markup=False, highlight=False)
 
 
-def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -> Saved:
-    """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`."""
+def words_of(case: Any, step: Told) -> tuple[str, str]:
+    """Return an operation and what came of it, in words."""
+    in_words = foreign_search.told_in_words if isinstance(case, ForeignCase) else told_in_words
+    return in_words(step.operation, step.offered)
+
+
+def own_calls(told: Sequence[Told]) -> list[str]:
+    """Return a counterexample in the calls of the manager's own interface, where its adapter tells them."""
+    lines = [f"  {number}: {call}" for number, step in enumerate(told, 1) for call in step.own_calls]
+    return ["in its own calls, by step:", *lines] if lines else []
+
+
+def sentence_of(case: Any, rule: str) -> str:
+    """Return the sentence of a rule, in the book by which a case is judged."""
+    if isinstance(case, ForeignCase) and rule in RULES_OUTSIDE:
+        return RULES_OUTSIDE[rule]
+    if isinstance(case, SchedulerCase) and rule in SCHEDULING:
+        return SCHEDULING[rule].sentence
+    book = RULES if case.lock_step else OUTSIDE
+    return book[rule].sentence if rule in book else "Something went wrong in what is under test itself."
+
+
+def save(finding: Finding, told: Iterable[Told], directory: Path, target: str, *, drawn: bool = True) -> Saved:
+    """Write trace, journal and picture into a folder, made if need be. Errors: `OSError`.
+
+    To draw it, it is run again, unless it is not to be `drawn`: of what ends its process there is no picture.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     config = finding.case.config
     facts = {
@@ -106,7 +136,11 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
         "rule": finding.broken.rule,
         "detail": finding.broken.detail,
     }
-    if isinstance(finding.case, SchedulerCase):
+    if isinstance(finding.case, Case) and finding.case.aside:
+        facts["aside"] = sorted(finding.case.aside)
+    if isinstance(finding.case, ForeignCase):
+        facts |= foreign_search.case_to_json(finding.case, finding.trace)
+    elif isinstance(finding.case, SchedulerCase):
         facts |= case_to_json(finding.case, finding.trace)
     else:
         facts["operations"] = [to_json(operation) for operation in finding.trace]
@@ -115,7 +149,7 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str) -
     trace = directory / f"{stem}{TRACE_SUFFIX}"
     write_whole(trace, content)
     journal = _journal_of(config, list(told), directory / f"{stem}.journal.jsonl")
-    picture = _draw(finding, directory / f"{stem}.png")
+    picture = _draw(finding, directory / f"{stem}.png") if drawn else None
     return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
 
 
@@ -212,7 +246,8 @@ def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
         else:
             operations = tuple(from_json(each) for each in words)
             _possible_somewhere(operations, config)
-            case = Case(config, load_target(target), _field(text, "lock_step", bool))
+            aside = frozenset(map(str, _field(text, "aside", list) if "aside" in text else ()))
+            case = Case(config, load_target(target), _field(text, "lock_step", bool), aside)
         broken = Broken(_field(text, "rule", str), _field(text, "detail", str))
     except (ValueError, RecursionError) as error:
         raise BadInput(where, str(error), "mend it, or run the search again") from error

@@ -15,6 +15,7 @@ from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_search import OfScheduler, only_beside, scheduler_scope, settings_of
 from pagedkv.bench.search_options import (
+    JUDGED_FROM_OUTSIDE,
     OUT_DEFAULT,
     BlockSize,
     ContentsOnly,
@@ -28,6 +29,7 @@ from pagedkv.bench.search_options import (
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import Progress, Report, explore
+from pagedkv.spec.manager import lacks
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.shards import AnySettings, Settings
@@ -118,8 +120,11 @@ def _settings(scope: Scope, target: str, *, contents_only: bool, pairs: bool) ->
     manager = trial(factory, f"--target {target}", scope.config)
     if scope.sharing and not manager.shares_prefixes:
         raise BadInput(f"--target {target}", "does not share prefixes", "leave out --sharing")
-    config = scope.config._replace(streams=min(scope.config.streams, manager.streams_offered))
-    return Settings(scope._replace(config=config), factory, not contents_only and shows_itself(manager), pairs)
+    launches = min(scope.config.launches, manager.launches_offered or scope.config.launches)
+    config = scope.config._replace(streams=min(scope.config.streams, manager.streams_offered), launches=launches)
+    lock_step = not contents_only and shows_itself(manager)
+    left_out = frozenset() if lock_step else lacks(manager)
+    return Settings(scope._replace(config=config), factory, lock_step, pairs, left_out)
 
 
 def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
@@ -131,7 +136,7 @@ def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
 
 def _print(report: Report, settings: AnySettings, target: str) -> None:
     console = Console()
-    judge = "lock-step with the spec" if settings.lock_step else "contents alone (R-DATA)"
+    judge = "lock-step with the spec" if settings.lock_step else JUDGED_FROM_OUTSIDE
     pairs = "; pairs" if settings.pairs else ""
     console.print(f"explore {target}: {report.scope}; {judge}{pairs}", soft_wrap=True, markup=False)
     table = Table("operation", "fired", "refused", title_justify="left")
@@ -139,6 +144,8 @@ def _print(report: Report, settings: AnySettings, target: str) -> None:
         refused = ", ".join(f"{reason} {count:,}" for reason, count in _refusals(report.refused, kind).items())
         table.add_row(kind, f"{report.fired[kind]:,}", refused or "-")
     console.print(table)
+    if isinstance(settings, Settings) and settings.lacks:
+        console.print(f"not offered: {', '.join(sorted(settings.lacks))}", soft_wrap=True, markup=False)
     end = (
         "every state visited"
         if report.complete

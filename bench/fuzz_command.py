@@ -14,8 +14,9 @@ from pagedkv.bench.counterexample import LARGEST, load, show
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
-from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_target
+from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_plan
 from pagedkv.bench.search_options import (
+    JUDGED_FROM_OUTSIDE,
     OUT_DEFAULT,
     ContentsOnly,
     Out,
@@ -23,11 +24,14 @@ from pagedkv.bench.search_options import (
     end_in_counterexample,
     output_folder,
 )
-from pagedkv.bench.targets import Target, load_target, shows_itself, trial
+from pagedkv.bench.targets import Target, load_target, plan_of, shows_itself, trial
+from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
+from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.fuzz import AnyPlan, Plan, Tally, fuzz
 from pagedkv.spec.machine import hunt
+from pagedkv.spec.offers import NEEDED
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan
 from pagedkv.spec.scheduler_machine import scheduler_machine
@@ -48,6 +52,7 @@ class Search(NamedTuple):
     seed: int
     seconds: float
     runs: int | None
+    operations: int | None
     workers: int
     hypothesis: bool
 
@@ -60,6 +65,9 @@ def fuzz_command(
     workers: Workers = 2,
     runs: Annotated[
         int | None, typer.Option(min=1, help="So many seeds instead of a time: repeatable to the operation.")
+    ] = None,
+    operations: Annotated[
+        int | None, typer.Option(min=1, help="Whole runs up to so many operations instead of a time.")
     ] = None,
     blocks: Annotated[
         int | None,
@@ -84,7 +92,8 @@ def fuzz_command(
 ) -> None:
     """Drive a cache manager with random operations and late, reordered, repeated completions; shrink what breaks.
 
-    In lock-step with the spec where the target shows its state, else by contents alone. One seed is one run.
+    In lock-step with the spec where the target shows its state, else by the rules that show from outside. One seed is
+    one run.
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[again] if again else [])
@@ -98,10 +107,10 @@ def fuzz_command(
         only_beside(context)
     sizes = [blocks, block_size, streams, launches]
     config = Config(*(given or default for given, default in zip(sizes, DEFAULTS, strict=True))) if any(sizes) else None
-    search = Search(seed, seconds, runs, workers, hypothesis and runs is None)
+    search = Search(seed, seconds, runs, operations, workers, hypothesis and runs is None and operations is None)
     with LateSpinner("fuzzing") as spinner, patience():
         plan: AnyPlan = (
-            SchedulerPlan(scheduler_target(target), config and config._replace(streams=1))
+            scheduler_plan(target, config and config._replace(streams=1), sharing=sharing)
             if scheduler
             else _plan(target, config, contents_only=contents_only, sharing=sharing)
         )
@@ -122,14 +131,14 @@ def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: b
     factory = load_target(target)
     manager = trial(factory, f"--target {target}", config or DEFAULTS)
     lock_step = not contents_only and shows_itself(manager)
+    plan = plan_of(factory, manager, lock_step=lock_step, sharing=sharing)
     if config:
-        config = config._replace(streams=min(config.streams, manager.streams_offered))
-    return Plan(
-        factory, config, lock_step, streams=manager.streams_offered, sharing=sharing and manager.shares_prefixes
-    )
+        launches = min(config.launches, manager.launches_offered or config.launches)
+        config = config._replace(streams=min(config.streams, manager.streams_offered), launches=launches)
+    return plan._replace(config=config)
 
 
-def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
+def _hunt(plan: Plan | SchedulerPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
     """Let Hypothesis look, for its share of the time."""
     share = search.seconds * HYPOTHESIS_SHARE
     how: dict[str, Any] = {"number": search.seed, "examples": EXAMPLES_MAX, "seconds": share, "progress": show_examples}
@@ -144,7 +153,7 @@ def _hunt(plan: AnyPlan, search: Search, show_examples: Callable[[int], None]) -
 def _look(plan: AnyPlan, search: Search, spinner: LateSpinner) -> tuple[Tally, Finding | None]:
     """Let Hypothesis look, then run seeds; the finding is shrunk."""
     seconds = search.seconds
-    if search.hypothesis:
+    if search.hypothesis and not isinstance(plan, ForeignPlan):
         seconds *= 1 - HYPOTHESIS_SHARE
 
         def show_examples(done: int) -> None:
@@ -157,7 +166,13 @@ def _look(plan: AnyPlan, search: Search, spinner: LateSpinner) -> tuple[Tally, F
         spinner.says(f"{tally.runs:,} runs, {tally.operations:,} operations")
 
     tally = fuzz(
-        plan, seed=search.seed, seconds=seconds, runs=search.runs, workers=search.workers, progress=show_progress
+        plan,
+        seed=search.seed,
+        seconds=seconds,
+        runs=search.runs,
+        operations=search.operations,
+        workers=search.workers,
+        progress=show_progress,
     )
     return tally, tally.finding
 
@@ -168,7 +183,7 @@ def _run_again(path: Path, other: str | None, json_file: Path | None, command: s
     case = saved.case
     with patience():
         if case.lock_step and not _shows_itself(case):
-            console.print("this manager does not show its state: by contents alone (R-DATA)", soft_wrap=True)
+            console.print("this manager does not show its state: it is judged from outside", soft_wrap=True)
             case = case._replace(lock_step=False)
         told, broken = tell(case, saved.trace)
     show(console, saved, told, broken)
@@ -188,7 +203,7 @@ def _shows_itself(case: Case) -> bool:
 
 def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
     console = Console()
-    judge = "lock-step with the spec" if plan.lock_step else "contents alone (R-DATA)"
+    judge = "lock-step with the spec" if plan.lock_step else JUDGED_FROM_OUTSIDE
     if not tally.runs:
         console.print(f"fuzz {target}: found by Hypothesis; {judge}", soft_wrap=True, markup=False)
         return
@@ -200,10 +215,14 @@ def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
         markup=False,
     )
     table = Table("operation", "fired", "refused", title_justify="left")
+    left_out = plan.lacks if isinstance(plan, Plan) else frozenset()
+    never = {KINDS[kind] for kind, feature in NEEDED.items() if feature in left_out}
     for kind in plan.vocabulary():
         words = ", ".join(f"{reason} {count:,}" for reason, count in tally.refusals(kind).items())
-        table.add_row(kind, f"{tally.fired[kind]:,}", words or "-")
+        table.add_row(kind, *(("not offered", "-") if kind in never else (f"{tally.fired[kind]:,}", words or "-")))
     console.print(table)
+    if left_out:
+        console.print(f"not offered: {', '.join(sorted(left_out))}", soft_wrap=True, markup=False)
 
 
 def _results(tally: Tally, finding: Finding | None, plan: AnyPlan, target: str) -> dict[str, Any]:
@@ -218,4 +237,5 @@ def _results(tally: Tally, finding: Finding | None, plan: AnyPlan, target: str) 
         "rule": finding.broken.rule if finding else None,
         "counterexample_length": len(finding.trace) if finding else None,
         "seed": tally.seed if tally.finding else None,
+        "not_offered": sorted(plan.lacks) if isinstance(plan, Plan) else [],
     }

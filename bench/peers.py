@@ -108,6 +108,7 @@ PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
         Peer("torch_paged_attention", Level.MANAGER, *TORCH, "peer_torch:TorchPagedAttention"),
+        Peer("torch_paged_attention_mask", Level.MANAGER, *TORCH, "peer_torch:TorchPagedAttentionMask"),
         Peer("transformers", Level.MANAGER, *TRANSFORMERS, "peer_transformers:TransformersManager"),
         Peer("transformers_scheduler", Level.SCHEDULER, *TRANSFORMERS, "peer_transformers:TransformersScheduler"),
         Peer("vllm", Level.MANAGER, *VLLM, "peer_vllm:VllmManager"),

@@ -1,29 +1,37 @@
 """Schedulers under the searching commands: which, in what scopes, and how a counterexample is kept.
 
-`pagedkv explore --scheduler` and `pagedkv fuzz --scheduler` drive ours, or the policy itself, as they drive caches. The
-sizes of launches and streams are the scheduler's own business (one stream, as many launches as it is steps ahead), so
-options that set them are refused beside it.
+`pagedkv explore --scheduler` and `pagedkv fuzz --scheduler` drive ours, or the policy itself, as they drive caches;
+`fuzz` drives a stranger's, too, which is judged from outside (`foreign_search`). The sizes of launches and streams are
+the scheduler's own business (one stream, as many launches as it is steps ahead), so options that set them are refused
+beside it.
 """
 
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench import foreign_search
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.scheduler_adapter import ImplementedScheduler
+from pagedkv.bench.targets import imported_target
+from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.requests import Limits, Policy, Request
 from pagedkv.spec.scheduler import ReferenceScheduler, SchedulerFactory
 from pagedkv.spec.scheduler_alphabet import Operation, from_json, to_json
-from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerSettings
+from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan, SchedulerSettings
 from pagedkv.spec.scheduler_moves import Scope
 from pagedkv.spec.state import Config
 
 SCHEDULERS: dict[str, SchedulerFactory] = {"impl": ImplementedScheduler, "spec": ReferenceScheduler}
 HUNTED = (Config(4, 2, launches=2), Limits(4, 4, steps_ahead=2, prefix_cache=True))  # by Hypothesis
 BESIDE = {"scheduler", "sharing", "deep", "workers", "seconds", "out", "json_file", "seed", "target", "runs"}
-BESIDE |= {"blocks", "block_size", "sequences", "hypothesis"}
+BESIDE |= {"operations", "blocks", "block_size", "sequences", "hypothesis"}
 
 OfScheduler = Annotated[
-    bool, typer.Option("--scheduler", help="Drive the scheduler (impl or spec), in lock-step with the policy.")
+    bool,
+    typer.Option(
+        "--scheduler", help="Drive a scheduler: impl or spec, in lock-step with the policy; another's, from outside."
+    ),
 ]
 
 
@@ -32,6 +40,25 @@ def scheduler_target(name: str) -> SchedulerFactory:
     if name not in SCHEDULERS:
         raise BadInput(f"--target {name}", "no scheduler", f"give {' or '.join(SCHEDULERS)} beside --scheduler")
     return SCHEDULERS[name]
+
+
+def any_scheduler(name: str) -> tuple[Callable[..., Any], bool]:
+    """Return the scheduler that `--target` names, ours or a stranger's, and whether it is judged from outside.
+
+    Errors: `BadInput`.
+    """
+    if name in SCHEDULERS:
+        return SCHEDULERS[name], False
+    factory = imported_target(name)
+    return factory, foreign_search.is_foreign(factory, f"--target {name}")
+
+
+def scheduler_plan(target: str, config: Config | None, *, sharing: bool) -> SchedulerPlan | ForeignPlan:
+    """Return how a scheduler is fuzzed. Errors: `BadInput`."""
+    factory, foreign = any_scheduler(target)
+    if foreign:
+        return foreign_search.foreign_plan(factory, config, sharing=sharing)
+    return SchedulerPlan(factory, config, sharing=sharing)
 
 
 def only_beside(context: typer.Context) -> None:
@@ -70,7 +97,10 @@ def case_from_json(config: Config, limits: object, operations: list[Any], target
     if any(type(number) is not int or not 0 <= number <= 2**20 for number in numbers) or min(numbers[:3]) < 1:
         raise ValueError(f"limits are numbers from 1, not {numbers}")
     read = Limits(*numbers, Policy(limits["policy"]), limits["prefix_cache"] is True)
-    case = SchedulerCase(config, scheduler_target(target), read._replace(steps_ahead=min(2, read.steps_ahead)))
+    factory, foreign = any_scheduler(target)
+    if foreign:
+        return foreign_search.case_from_json(config, read, operations, factory)
+    case = SchedulerCase(config, factory, read._replace(steps_ahead=min(2, read.steps_ahead)))
     return case, tuple(from_json(words) for words in operations)
 
 

@@ -20,10 +20,15 @@ Launches = Annotated[
     int | None, typer.Option("--launches", min=1, max=LARGEST.launches, help="Launches that may be in flight.")
 ]
 ContentsOnly = Annotated[
-    bool, typer.Option("--contents-only", help="No lock-step: judge by what a virtual device reads (R-DATA) alone.")
+    bool,
+    typer.Option(
+        "--contents-only",
+        help="No lock-step: judge from outside, by what a virtual device reads and what answers show.",
+    ),
 ]
 Workers = Annotated[int, typer.Option("--workers", min=1, max=256, help="Processes.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where a counterexample is put.")]
+JUDGED_FROM_OUTSIDE = "judged from outside: what a virtual device reads (R-DATA), tables and answers"
 OUT_DEFAULT = Path("pagedkv-out")
 
 

@@ -20,7 +20,8 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.failures import BadInput
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import call, said
-from pagedkv.spec.manager import Factory, Manager
+from pagedkv.spec.fuzz import Plan
+from pagedkv.spec.manager import Factory, Manager, lacks
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
@@ -41,16 +42,18 @@ class Named:
 
     name: str
 
-    def __call__(self, config: Config) -> Manager:
-        """Make a manager. Errors: whatever the factory raises."""
-        manager: Manager = _imported(self.name)(config)
-        return manager
+    def __call__(self, *arguments: object) -> Any:
+        """Make a manager, or a scheduler. Errors: whatever the factory raises."""
+        return _imported(self.name)(*arguments)
 
 
 def load_target(name: str) -> Factory:
     """Return the factory that `--target` names. Errors: `BadInput`."""
-    if name in OURS:
-        return OURS[name]
+    return OURS[name] if name in OURS else imported_target(name)
+
+
+def imported_target(name: str) -> Named:
+    """Return the factory of a module that `--target` names. Errors: `BadInput`."""
     where = f"--target {name}"
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
@@ -64,12 +67,12 @@ def load_target(name: str) -> Factory:
     except BaseException as error:
         raise BadInput(where, f"cannot be imported ({said(error)})", "name a module that can be") from error
     if not callable(found):
-        raise BadInput(where, "not callable", "name a class or a function that returns a pagedkv.spec.manager.Manager")
+        raise BadInput(where, "not callable", "name a class, or a function that makes what is to be driven")
     return Named(name)
 
 
 @cache
-def _imported(name: str) -> Callable[[Config], Any]:
+def _imported(name: str) -> Callable[..., Any]:
     module_name, _, attribute = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in attribute.split("."):
@@ -83,6 +86,19 @@ def trial(factory: Factory, where: str, config: Config) -> Manager:
         return made(factory, config)
     except Broken as broken:
         raise BadInput(where, broken.detail, "it is called with a Config and gives a Manager") from broken
+
+
+def plan_of(factory: Factory, manager: Manager, *, lock_step: bool = False, sharing: bool = True) -> Plan:
+    """Return how a manager is fuzzed, with what it says of itself when one is made."""
+    return Plan(
+        factory,
+        lock_step=lock_step,
+        streams=manager.streams_offered,
+        launches=manager.launches_offered,
+        block_sizes=tuple(manager.block_sizes),
+        sharing=sharing and manager.shares_prefixes,
+        lacks=frozenset() if lock_step else lacks(manager),
+    )
 
 
 def shows_itself(manager: Manager) -> bool:

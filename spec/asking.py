@@ -4,7 +4,7 @@ All of this answers in the spec's own types, or raises `Broken` by the name CRAS
 answer, or answered with something else. Integers of any library (numpy's, say) are taken for integers.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from operator import index
 from typing import Any
 
@@ -23,8 +23,9 @@ from .alphabet import (
     describe,
 )
 from .calls import call
-from .manager import Factory, Manager
+from .manager import Discipline, Factory, Feature, Manager
 from .outcome import Merge, Outcome
+from .outside_book import Sight
 from .refusals import Reason, Refused
 from .state import Block, Config, Copy, LaunchId, Name
 
@@ -52,9 +53,17 @@ def rows_of(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...]
     return call("rows_read", _rows, manager, launch)
 
 
-def twin_of(manager: Manager) -> Manager:
-    """Return an independent copy."""
+def twin_of(manager: Manager) -> Manager | None:
+    """Return an independent copy; None where there can be none."""
     return call("clone", _twin, manager)
+
+
+def sight_of(manager: Manager, names: Iterable[Name]) -> Sight:
+    """Return what a manager shows now: the block tables of the live sequences, and what it tells of the others."""
+    tables = {name: table_of(manager, name) for name in names}
+    return Sight(
+        tables, call("free_blocks", _told, manager.free_blocks), call("cached_blocks", _told, manager.cached_blocks)
+    )
 
 
 def _made(factory: Factory, config: Config) -> Manager:
@@ -65,7 +74,20 @@ def _made(factory: Factory, config: Config) -> Manager:
         raise TypeError(f"first_block is {_short(manager.first_block)}, not an integer of at least 0")
     if type(manager.streams_offered) is not int or manager.streams_offered < 1:
         raise TypeError(f"streams_offered is {_short(manager.streams_offered)}, not an integer of at least 1")
+    _check_claims(manager)
     return manager
+
+
+def _check_claims(manager: Manager) -> None:
+    """Raise where a manager claims what there is not."""
+    limit: Any = manager.launches_offered
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise TypeError(f"launches_offered is {_short(limit)}, not None or an integer of at least 1")
+    Discipline(manager.discipline)
+    if not all(isinstance(feature, Feature) for feature in manager.not_offered):
+        raise TypeError(f"not_offered is {_short(manager.not_offered)}, not a set of pagedkv.spec.manager.Feature")
+    if not all(type(size) is int and size >= 1 for size in manager.block_sizes) or not manager.block_sizes:
+        raise TypeError(f"block_sizes is {_short(manager.block_sizes)}, not integers of at least 1")
 
 
 def _answered(method: Callable[..., object], arguments: tuple[object, ...]) -> Outcome | Refused:
@@ -114,8 +136,16 @@ def _rows(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] |
     return None if rows is None else tuple([_integers(row) for row in rows])
 
 
-def _twin(manager: Manager) -> Manager:
-    twin = manager.clone()
+def _told(blocks: Callable[[], Collection[Block] | None]) -> tuple[Block, ...] | None:
+    answer = blocks()
+    return None if answer is None else _integers(answer)
+
+
+def _twin(manager: Manager) -> Manager | None:
+    try:
+        twin = manager.clone()
+    except NotImplementedError:
+        return None
     if not isinstance(twin, Manager):
         raise TypeError(f"{_short(twin)} is no Manager")
     return twin

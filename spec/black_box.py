@@ -1,9 +1,12 @@
-"""A manager judged by contents alone.
+"""A manager judged from outside: by what a device reads, and by what its answers and block tables show.
 
 The manager's word is taken for everything but contents: a virtual device with shadow memory (`shadow`) executes what
 it submits. So a stranger's manager can be judged, and so can the rules that catch a fault long before it would show
-in anything read. What makes no sense to ask (a name that is not live, a count of zero) is not put to the manager: it
-need not answer for it.
+in anything read. After each operation the rules that can be seen from outside hold (`outside`). What makes no sense to
+ask (`guards`) and what the manager does not offer (`offers`) is not put to it.
+
+To branch, a world needs a copy of its manager. Where there can be none, a new one is made and asked all over again,
+which takes as long as what was asked so far; it must answer alike.
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,27 +24,40 @@ from .alphabet import (
     Retire,
     Submit,
     Unpin,
-    describe,
 )
-from .asking import ask, rows_of, table_of, twin_of
+from .asking import ask, made, rows_of, sight_of, table_of, twin_of
 from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, Naming
+from .guards import guard
+from .manager import Factory, Manager, Naming, lacks
+from .offers import fit, missing
 from .outcome import Outcome
-from .refusals import Broken, Reason, Refused, guard_batch, refuse_if
+from .outside import OutsideStep, check
+from .outside_book import Claims
+from .outside_launches import is_inside
+from .refusals import Broken, Reason, Refused
 from .shadow import Shadow
-from .sharing import RETENTIONS
 from .state import Block, Computation, Config, Launch, LaunchId, State
+
+History = tuple["History | None", Operation]  # what was asked: all before, and the last
 
 
 class BlackBox:
-    """A manager and a virtual device that knows contents alone."""
+    """A manager, a virtual device that knows contents alone, and the rules that show from outside."""
 
-    def __init__(self, config: Config, manager: Manager) -> None:
+    def __init__(self, config: Config, manager: Manager, factory: Factory, aside: frozenset[str] = frozenset()) -> None:
         self.shadow = Shadow(config, manager.first_block)
         self.manager = manager
-        self.tables: dict[LaunchId, list[tuple[int, ...]]] = {}  # handed over at the launch, unless rows are live
+        self.factory = factory
+        self.aside = aside  # rules that are not judged
+        self.claims = Claims(self.shadow.usable, manager.discipline, lacks(manager))
+        self.tables: dict[LaunchId, list[tuple[int, ...]]] = {}  # as they were at the launch
+        self.live: set[LaunchId] = set()  # launches that read rows as they are when they execute
+        self.sight = sight_of(manager, ())
         self.offered: Outcome | Refused | None = None  # the manager's last answer
+        self.asked: History | None = None
+        self.asked_count = 0
+        self._next_probe = 0  # where a probe has to ask all over again
 
     @property
     def state(self) -> State:
@@ -51,45 +67,64 @@ class BlackBox:
     def clone(self) -> "BlackBox":
         """Return an independent copy, to branch from."""
         twin = object.__new__(BlackBox)
-        twin.shadow, twin.manager, twin.tables = self.shadow.clone(), twin_of(self.manager), dict(self.tables)
-        twin.offered = None
+        twin.shadow, twin.manager, twin.factory = self.shadow.clone(), self._twin(), self.factory
+        twin.aside, twin.claims, twin.sight, twin.offered = self.aside, self.claims, self.sight, None
+        twin.tables, twin.live = dict(self.tables), set(self.live)
+        twin.asked, twin.asked_count, twin._next_probe = self.asked, self.asked_count, self._next_probe
         return twin
 
-    def refusal(self, operation: Operation) -> Refused | None:
-        """Return why an operation makes no sense to ask; whether there is space only the manager knows."""
+    def fit(self, operation: Operation) -> Operation | None:
+        """Return the nearest operation that makes sense and that the manager offers, None if there is none."""
         try:
-            self._guard(operation)
+            guard(self.state, operation)
+        except Refused:
+            return None
+        return fit(self.state, operation, self.claims.lacks)
+
+    def refusal(self, operation: Operation) -> Refused | None:
+        """Return why an operation is not asked; whether there is space only the manager knows."""
+        try:
+            guard(self.state, operation)
         except Refused as refused:
-            return refused
+            return refused.with_traceback(None)
+        if features := missing(self.state, operation, self.claims.lacks):
+            return Refused(Reason.BUSY, f"{', '.join(features)} is not offered")
         return None
 
     def step_refused(self, operation: Operation, refusal: Refused) -> None:
         """Ask nothing: what makes no sense is not put to a stranger's manager."""
 
     def step(self, operation: Operation) -> Outcome | Refused:
-        """Take one operation; a refusal by the manager must have changed no block table."""
+        """Take one operation, and judge what shows of it."""
         self.offered = self.refusal(operation)
         if self.offered:
             return self.offered
+        old, plans, before = self.state, dict(self.shadow.plans), self.sight
         if isinstance(operation, Execute):
-            self.shadow.execute(operation.launch, self._rows(operation.launch))
-            return Outcome()
-        tables = self._block_tables()
-        offered = self.offered = ask(self.manager, operation)
-        if isinstance(offered, Refused):
-            if self._block_tables() != tables:
-                raise Broken("R-TXN-1", f"{describe(operation)} was refused and block tables changed")
-            if isinstance(operation, Release | Retire | Unpin):
-                rule = "R-LIFE-4" if isinstance(operation, Retire) else "R-OWN-4"
-                raise Broken(rule, f"{describe(operation)} was refused as {offered.reason}: it must always be possible")
-            return offered
-        self._follow(operation, offered)
-        if not (self.state.sequences or self.state.launches or self.state.pins):
-            self._everything_is_free()
-        return offered
+            self.shadow.execute(operation.launch, self._rows(operation.launch), judged=False)
+            answer: Outcome | Refused = Outcome()
+        else:
+            answer = self._ask(operation)
+        check(
+            OutsideStep(
+                operation,
+                answer,
+                old,
+                self.state,
+                plans,
+                before,
+                self.sight,
+                self.claims,
+                self.tables,
+                self.shadow.names,
+                self._finds_room,
+            ),
+            self.aside,
+        )
+        return answer
 
     def look(self) -> None:
-        """Nothing to compare: contents are judged when launches execute."""
+        """Nothing to compare: what shows is judged with each step."""
 
     def key(self, *, pairs: bool) -> Hashable:  # noqa: ARG002  (a black box is never known by the spec's state alone)
         """Return what makes this world one with others: contents, tables, and what the manager says it hides."""
@@ -101,6 +136,7 @@ class BlackBox:
         launches = tuple(launch._replace(computations=self._parts(launch)) for launch in shadow.state.launches)
         rows = [part.row for launch in launches for part in launch.computations]
         rows += [sequence.row for sequence in sequences.values()]
+        rows += shadow.state.pins.values()
         empty = (None,) * shadow.config.block_size
         named = {0, *shadow.usable}.union(*rows)  # even what is no block of the pool
         memory = {block: shadow.state.memory.get(block, empty) for block in named}
@@ -111,6 +147,110 @@ class BlackBox:
             for name, copies in shadow.plans.items()
         ]
         return key, tuple(sorted(plans)), self._remembered(naming), hidden(self.manager, naming, seen)
+
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what the adapter says that it called at the last operation."""
+        return tuple(self.manager.own_calls or ())
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
+        if counts := call("observe", _counts, self.manager):
+            return counts
+        held = len({block for table in sight_of(self.manager, self.state.sequences).tables.values() for block in table})
+        return self.shadow.config.blocks - held, held, 0
+
+    # ---- asking
+
+    def _ask(self, operation: Operation) -> Outcome | Refused:
+        """Put an operation to the manager, tell the shadow what it did, and look at what it shows then."""
+        if self.manager.own_calls:
+            self.manager.own_calls.clear()
+        answer = self.offered = ask(self.manager, operation)
+        self.asked, self.asked_count = (self.asked, operation), self.asked_count + 1
+        if not isinstance(answer, Refused):
+            self._follow(operation, answer)
+        self.sight = sight_of(self.manager, self.state.sequences)
+        return answer
+
+    def _follow(self, operation: Operation, outcome: Outcome) -> None:
+        """Tell the shadow what the manager did, as far as that can be; what cannot is judged by the rules."""
+        shadow, size = self.shadow, self.shadow.config.block_size
+        match operation:
+            case Add(name, tokens, salt):
+                shadow.add(name, tokens, salt, outcome.hits[: (operation.length - 1) // size])
+            case Extend(rows):
+                batch = {name for name, _ in rows}
+                shadow.extend(rows, [copy for copy in outcome.copies if is_inside(copy, batch, shadow.usable, size)])
+            case Fork(parent, child):
+                copies = [copy for copy in outcome.copies if is_inside(copy, {child}, shadow.usable, size)]
+                shadow.fork(parent, child, copies)
+            case Submit(rows, stream):
+                issued = range(1, self.state.issued + 1)
+                launch = shadow.launch(rows, stream, frozenset(edge for edge in outcome.after if edge in issued))
+                self.tables[launch] = [table_of(self.manager, name) for name, _ in rows]
+                if rows_of(self.manager, launch) is not None:
+                    self.live.add(launch)
+            case Retire(launch):
+                shadow.retire(launch)
+            case Release(name):
+                shadow.release(name)
+            case _:
+                self._follow_sharing(operation, outcome)
+
+    def _follow_sharing(self, operation: Operation, outcome: Outcome) -> None:
+        match operation:
+            case Publish(rows):
+                self.shadow.publish(rows)
+            case Pin(handle):
+                self.shadow.pin(handle, outcome.hits)
+            case Unpin(handle):
+                self.shadow.unpin(handle)
+            case Clear():
+                self.shadow.clear()
+            case _:
+                pass
+
+    # ---- branching
+
+    def _twin(self) -> Manager:
+        """Return an independent copy of the manager; where there can be none, another that was asked the same."""
+        return twin_of(self.manager) or self._asked_again()
+
+    def _asked_again(self) -> Manager:
+        manager = made(self.factory, self.shadow.config)
+        for operation in _in_order(self.asked):
+            ask(manager, operation)
+        if (sight := sight_of(manager, self.state.sequences)) != self.sight:
+            raise Broken("CRASH", f"asked the same once more, a new manager shows {sight}, not {self.sight}")
+        return manager
+
+    def _finds_room(self) -> bool:
+        """Whether a sequence as long as the whole pool finds room now: tried on a copy.
+
+        Where a copy costs all that was asked before, the next one waits until as much again has been asked.
+        """
+        probe = twin_of(self.manager)
+        if probe is None:
+            if self.asked_count < self._next_probe:
+                return True
+            self._next_probe = 2 * self.asked_count
+            probe = self._asked_again()
+        config = self.shadow.config
+        return not isinstance(ask(probe, Add(0, config.blocks * config.block_size)), Refused)
+
+    # ---- what the device reads
+
+    def _rows(self, launch: LaunchId) -> Sequence[tuple[Block, ...]]:
+        """Return what the device reads: the tables it was given, or the manager's rows as they are now."""
+        rows = rows_of(self.manager, launch) if launch in self.live else self.tables[launch]
+        wanted = next(len(each.computations) for each in self.state.launches if each.id == launch)
+        if rows is None or len(rows) != wanted:
+            raise Broken("R-TAB-1", f"launch {launch} has {len(rows or ())} rows to read, not {wanted}")
+        return rows
+
+    def _parts(self, launch: Launch) -> tuple[Computation, ...]:
+        rows = self._rows(launch.id)
+        return tuple(part._replace(row=row) for part, row in zip(launch.computations, rows, strict=True))
 
     def _remembered(self, naming: Naming) -> Hashable:
         """Return which known prefixes slots hold: they may be asked for again, though nobody does now."""
@@ -126,111 +266,14 @@ class BlackBox:
         ]
         return tuple(sorted((block, at, key.root.salt, key.tokens) for block, at, key in held)), len(self.state.pins)
 
-    def blocks(self) -> tuple[int, int, int]:
-        """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
-        if counts := call("observe", _counts, self.manager):
-            return counts
-        held = len({block for table in self._block_tables().values() for block in table})
-        return self.shadow.config.blocks - held, held, 0
 
-    def _parts(self, launch: Launch) -> tuple[Computation, ...]:
-        rows = self._rows(launch.id)
-        return tuple(part._replace(row=row) for part, row in zip(launch.computations, rows, strict=True))
-
-    def _rows(self, launch: LaunchId) -> Sequence[tuple[Block, ...]]:
-        """Return what the device reads: the tables it was given, or the manager's rows as they are now."""
-        rows = self.tables[launch] if launch in self.tables else rows_of(self.manager, launch)
-        wanted = next(len(each.computations) for each in self.state.launches if each.id == launch)
-        if rows is None or len(rows) != wanted:
-            raise Broken("R-TAB-1", f"launch {launch} has {len(rows or ())} rows to read, not {wanted}")
-        return rows
-
-    def _block_tables(self) -> dict[int, tuple[int, ...]]:
-        return {name: table_of(self.manager, name) for name in self.state.sequences}
-
-    def _guard(self, operation: Operation) -> None:
-        """Refuse what makes no sense to ask: a stranger's manager need not answer for it."""
-        state = self.state
-        match operation:
-            case Add(name):
-                refuse_if(name in state.sequences, Reason.DUPLICATE)
-                refuse_if(operation.length < 1, Reason.EMPTY)
-            case Extend(rows):
-                guard_batch(state.sequences, rows)
-                refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
-            case Submit(rows, _):
-                guard_batch(state.sequences, rows)
-                refuse_if(any(not 1 <= c <= state.sequences[n].planned for n, c in rows), Reason.BAD_COUNT)
-                refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
-            case Fork(parent, child):
-                refuse_if(parent not in state.sequences, Reason.UNKNOWN)
-                refuse_if(child in state.sequences, Reason.DUPLICATE)
-                refuse_if(state.sequences[parent].planned > 0, Reason.BUSY)
-            case Release(name):
-                refuse_if(name not in state.sequences, Reason.UNKNOWN)
-            case Retire(launch):
-                refuse_if(not 1 <= launch <= state.issued, Reason.UNKNOWN_LAUNCH)
-            case Execute():
-                pass
-            case _:
-                self._guard_sharing(operation)
-
-    def _guard_sharing(self, operation: Publish | Pin | Unpin | Clear) -> None:
-        state = self.state
-        match operation:
-            case Publish(rows, retention):
-                guard_batch(state.sequences, rows)
-                unknown = {name: state.sequences[name].allocated - len(state.sequences[name].known) for name, _ in rows}
-                refuse_if(any(len(tokens) > unknown[name] for name, tokens in rows), Reason.BAD_COUNT)
-                refuse_if(retention not in RETENTIONS, Reason.BAD_COUNT)
-            case Pin(handle):
-                refuse_if(handle in state.pins, Reason.DUPLICATE)
-            case Unpin(handle):
-                refuse_if(handle not in state.pins, Reason.UNKNOWN)
-            case Clear():
-                pass
-
-    def _follow(self, operation: Operation, outcome: Outcome) -> None:
-        """Tell the shadow what the manager did."""
-        match operation:
-            case Add(name, tokens, salt):
-                self.shadow.add(name, tokens, salt, outcome.hits)
-            case Extend(rows):
-                self.shadow.extend(rows, outcome.copies)
-            case Fork(parent, child):
-                self.shadow.fork(parent, child)
-            case Submit(rows, stream):
-                launch = self.shadow.launch(rows, stream, outcome.after)
-                if rows_of(self.manager, launch) is None:
-                    self.tables[launch] = [table_of(self.manager, name) for name, _ in rows]
-            case Retire(launch):
-                self.shadow.retire(launch)
-            case Release(name):
-                self.shadow.release(name)
-            case Execute():
-                pass
-            case _:
-                self._follow_sharing(operation)
-
-    def _follow_sharing(self, operation: Publish | Pin | Unpin | Clear) -> None:
-        match operation:
-            case Publish(rows):
-                self.shadow.publish(rows)
-            case Pin(handle):
-                self.shadow.pin(handle)
-            case Unpin(handle):
-                self.shadow.unpin(handle)
-            case Clear():
-                self.shadow.clear()
-
-    def _everything_is_free(self) -> None:
-        """R-OWN-4 from outside: with nothing left, one sequence as long as the whole pool must find room."""
-        config = self.shadow.config
-        probe = twin_of(self.manager)
-        if isinstance(ask(probe, Add(0, config.blocks * config.block_size)), Refused):
-            raise Broken(
-                "R-OWN-4", f"all is over, and a sequence of {config.blocks} blocks, the whole pool, finds no room"
-            )
+def _in_order(asked: History | None) -> list[Operation]:
+    """Return what was asked, from the first on."""
+    operations: list[Operation] = []
+    while asked is not None:
+        asked, operation = asked
+        operations.append(operation)
+    return operations[::-1]
 
 
 def _counts(manager: Manager) -> tuple[int, int, int] | None:

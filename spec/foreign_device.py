@@ -137,6 +137,8 @@ class Device:
 
     def execute(self, flight: Flight, tables: Sequence[Sequence[Block]]) -> None:
         """Execute a step with the tables it reads now; the host may learn of it. Errors: `Broken`."""
+        for row, table in zip(flight.step.rows, tables, strict=True):
+            self._check_table(row._replace(blocks=table))
         try:
             self.shadow.execute(flight.launch, tables)
         except Misread as misread:

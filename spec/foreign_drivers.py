@@ -18,6 +18,7 @@ from .state import Config
 
 REQUESTS = 6  # live at once in a random run
 OPERATIONS = 300  # of a random run, before all is finished
+SHORT_RUNS = (15, 60)  # operations of some runs: what they find is short
 BLOCKS_MAX = 8
 DRAIN_MAX = 60  # rounds at the end of a run that are operations of their own
 PROMPTS = [[0] * 64, [0, 0, 0] + [1] * 61, [0, 1] * 32, [1] * 64]  # so few that many begin alike
@@ -61,6 +62,20 @@ class ForeignCase(NamedTuple):
         """Return a new world. Errors: `Broken`, CRASH, where the scheduler can't be made."""
         return ForeignWorld(self.config, self.limits, made(self.factory, self.config, self.limits))
 
+    def simpler_cases(self) -> Iterator["ForeignCase"]:
+        """Yield the case with one thing less to think of: steps that hold all, nothing shared, a smaller pool."""
+        config, limits = self.config, self.limits
+        if limits.max_tokens_per_step < (most := config.blocks * config.block_size):
+            yield self._replace(limits=limits._replace(max_tokens_per_step=most))
+        if limits.max_running < REQUESTS <= limits.max_tokens_per_step:
+            yield self._replace(limits=limits._replace(max_running=REQUESTS))
+        if limits.prefix_cache:
+            yield self._replace(limits=limits._replace(prefix_cache=False))
+        if limits.steps_ahead > 1:
+            yield self._replace(limits=limits._replace(steps_ahead=1))
+        if config.blocks > 1:
+            yield self._replace(config=config._replace(blocks=config.blocks - 1))
+
 
 class ForeignPlan(NamedTuple):
     """What to fuzz."""
@@ -70,6 +85,7 @@ class ForeignPlan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     operations: int = OPERATIONS
     sharing: bool = True  # whether some runs share prefixes, where the scheduler does
+    aside: frozenset[str] = frozenset()  # rules that end a run where they are broken, and are no finding
 
     @property
     def lock_step(self) -> bool:
@@ -93,7 +109,7 @@ class ForeignPlan(NamedTuple):
 
     def draw(self, here: ForeignWorld, random: Random) -> Iterator[Operation]:
         """Yield operations, chosen by what the ones before have led to; then those that end it."""
-        for number in range(self.operations):
+        for number in range(random.choice((*SHORT_RUNS, self.operations))):
             yield draw_move(here, self.offers, number, random)
         for _ in range(DRAIN_MAX):
             if not (here.live or here.device.flights):

@@ -115,6 +115,10 @@ class ForeignWorld:
         free = self.config.blocks - held if free is None else free
         return free, held, max(0, self.config.blocks - free - held)
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what the adapter says that it called at the last operation."""
+        return tuple(self.scheduler.own_calls or ())
+
     def _guard(self, operation: Operation) -> None:
         match operation:
             case Submit(request):

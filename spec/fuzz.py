@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, NamedTuple
 
-from .alphabet import KINDS, Execute, Operation, Release, Retire, Unpin
+from .alphabet import KINDS, Execute, Operation, Release, Retire, Submit, Unpin
+from .foreign_drivers import ForeignPlan
 from .manager import Factory
 from .moves import draw_move
+from .offers import Feature
 from .operations import ready
 from .processes import Processes
 from .refusals import Broken, Refused
@@ -39,7 +41,11 @@ class Plan(NamedTuple):
     lock_step: bool = True
     operations: int = OPERATIONS
     streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
+    launches: int | None = None  # at most so many may be in flight; None: as the factory's `launches_offered` says
+    block_sizes: tuple[int, ...] = ()  # that are drawn; none: as the factory says
     sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
+    lacks: frozenset[Feature] = frozenset()  # what a black box does not offer, as its maker says: for reports
+    aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
 
     def vocabulary(self) -> list[str]:
         """Return what runs may meet."""
@@ -51,30 +57,36 @@ class Plan(NamedTuple):
 
     def draw_case(self, random: Random) -> Case:
         """Draw what to run on."""
-        return Case(self.config or draw_config(random, self.streams_drawn()), self.factory, self.lock_step)
+        config = self.config or self.limited(draw_config(random, self.streams_drawn()))
+        return Case(config, self.factory, self.lock_step, self.aside)
 
     def draw(self, here: World, random: Random) -> Iterator[Operation]:
         """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
         sharing = self.shares_prefixes() and random.random() < SHARING_SHARE
         for _ in range(self.operations):
-            yield draw_move(here.state, SEQUENCES, random, sharing=sharing)
+            operation = here.fit(draw_move(here.state, SEQUENCES, random, sharing=sharing))
+            if operation is not None:
+                yield operation
         while here.state.sequences or here.state.launches or here.state.pins:
-            choices: list[Operation] = [Release(name) for name in here.state.sequences]
-            choices += [Unpin(handle) for handle in here.state.pins]
-            choices += [Execute(launch.id) for launch in here.state.launches if ready(here.state, launch)]
-            choices += [Retire(launch.id) for launch in here.state.launches if launch.executed]
-            yield random.choice(choices)
+            yield random.choice(_drain(here))
 
     def streams_drawn(self) -> int:
         """Return how many streams a drawn world may have."""
         return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
+
+    def limited(self, config: Config) -> Config:
+        """Return a drawn world within what the manager can be made with."""
+        launches = self.launches or getattr(self.factory, "launches_offered", None) or config.launches
+        sizes = self.block_sizes or tuple(getattr(self.factory, "block_sizes", ())) or (config.block_size,)
+        size = config.block_size if config.block_size in sizes else sizes[config.block_size % len(sizes)]
+        return config._replace(launches=min(config.launches, launches), block_size=size)
 
     def shares_prefixes(self) -> bool:
         """Return whether token ids are told."""
         return getattr(self.factory, "shares_prefixes", False) if self.sharing is None else self.sharing
 
 
-AnyPlan = Plan | SchedulerPlan
+AnyPlan = Plan | SchedulerPlan | ForeignPlan
 
 
 @dataclass
@@ -103,6 +115,20 @@ class Tally:
         return {reason: count for (operation, reason), count in sorted(self.refused.items()) if operation == kind}
 
 
+def _drain(here: World) -> list[Operation]:
+    """Return what brings a world nearer to its end."""
+    state = here.state
+    choices: list[Operation | None] = [here.fit(Release(name)) for name in state.sequences]
+    choices += [here.fit(Unpin(handle)) for handle in state.pins]
+    choices += [Execute(launch.id) for launch in state.launches if ready(state, launch)]
+    choices += [Retire(launch.id) for launch in state.launches if launch.executed]
+    able: list[Operation] = [operation for operation in choices if operation is not None]
+    if not able:  # what is planned must be launched before it can be released
+        planned = tuple((name, sequence.planned) for name, sequence in state.sequences.items() if sequence.planned)
+        able = [Submit(planned)]
+    return able
+
+
 def draw_config(random: Random, streams: int) -> Config:
     """Draw a world small enough that its blocks are always short."""
     streams = random.randint(1, streams)
@@ -126,7 +152,8 @@ def run(plan: Any, seed: int) -> Tally:
                 for word in plan.words(operation, decided):  # Counter.update costs five times as much
                     tally.fired[word] += 1
     except Broken as broken:
-        tally.finding, tally.seed = Finding(case, tuple(trace), broken), seed
+        if broken.rule not in getattr(plan, "aside", ()):  # else it is known, and ends this run alone
+            tally.finding, tally.seed = Finding(case, tuple(trace), broken), seed
     tally.operations = len(trace)
     return tally
 
@@ -137,30 +164,37 @@ def fuzz(
     seed: int = 0,
     seconds: float = 20.0,
     runs: int | None = None,
+    operations: int | None = None,
     workers: int = 1,
     progress: Callable[[Tally], None] = lambda _: None,
 ) -> Tally:
-    """Run seeds from `seed` on until time is up, `runs` are done, or a rule is broken; then shrink what broke it.
+    """Run seeds from `seed` on until time is up or a rule is broken; then shrink what broke it.
+
+    Where `runs` or `operations` are given, these end it and not time: so many seeds, or whole runs up to so many
+    operations in all, of which with one worker each call runs the same.
 
     With more than one worker the factory must be importable by name: the processes are spawned.
     """
     began = time.monotonic()
     total = Tally()
-    for tally in _tallies(plan, seed, began + seconds, runs, workers):
+    counted = runs is not None or operations is not None
+    for tally in _tallies(plan, seed, None if counted else began + seconds, runs, workers):
         total.add(tally)
         total.seconds = time.monotonic() - began
         progress(total)
+        if operations is not None and total.operations >= operations:
+            break
     if total.finding:
         total.finding = shrink(total.finding)
     total.seconds = time.monotonic() - began
     return total
 
 
-def _tallies(plan: AnyPlan, seed: int, end: float, runs: int | None, workers: int) -> Iterator[Tally]:
+def _tallies(plan: AnyPlan, seed: int, end: float | None, runs: int | None, workers: int) -> Iterator[Tally]:
     """Yield the tally of each run, or of each batch of runs where several processes share them out."""
     last = seed + runs if runs is not None else None
     batches = _batches(seed, last)
-    runner = Runner(plan, end if runs is None else None)
+    runner = Runner(plan, end)
     if workers > 1:
         yield from _shared_out(runner, batches, workers)
         return

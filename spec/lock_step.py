@@ -57,8 +57,15 @@ class LockStep:
         """Return an independent copy, to branch from."""
         twin = object.__new__(LockStep)
         twin.state, twin.edges, twin.offered, twin._right = self.state, self.edges, None, self._right
-        twin.manager = twin_of(self.manager)
+        manager = twin_of(self.manager)
+        if manager is None:
+            raise Broken("CRASH", "clone: it can't be copied; the lock-step has no other way to branch")
+        twin.manager = manager
         return twin
+
+    def fit(self, operation: Operation) -> Operation:
+        """Return an operation as it is: what is compared with the spec is asked everything."""
+        return operation
 
     def refusal(self, operation: Operation) -> Refused | None:
         """Return the spec's refusal of an operation, None if it would do it, with some choice."""
@@ -109,6 +116,10 @@ class LockStep:
         """Return what makes this world one with others: the spec's state, or the manager's hidden state as well."""
         key, naming = canonical(self.state)
         return (key, hidden(self.manager, naming, self.state)) if pairs else key
+
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what an adapter says that it called at the last operation: nothing, its state is shown."""
+        return ()
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""

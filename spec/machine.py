@@ -80,7 +80,10 @@ class JudgedMachine(RuleBasedStateMachine):
         self.trace: list[Any] = []
 
     def step(self, operation: Any) -> Any:
-        """Take an operation on both sides; return what was decided."""
+        """Take an operation on both sides, if it is one to be asked; return what was decided."""
+        operation = self.world.fit(operation)
+        if operation is None:
+            return None
         self.trace.append(operation)
         try:
             decided = self.world.step(operation)
@@ -203,7 +206,11 @@ class SharingMachine(CacheMachine):
 
 def machine(case: Case) -> type[CacheMachine]:
     """Return the state machine of a case: also a test, as `machine(case).TestCase`."""
-    kind = SharingMachine if getattr(case.factory, "shares_prefixes", False) else CacheMachine
+    try:
+        sharing = case.start().manager.shares_prefixes
+    except Broken:  # it can't be made, which its first example says
+        sharing = False
+    kind = SharingMachine if sharing else CacheMachine
     return type("Machine", (kind,), {"case": case})
 
 

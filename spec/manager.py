@@ -34,8 +34,9 @@ writes the K and V of the next planned positions of each `(name, count)` and rea
 executes it at some later time; `retire` says that the host has learnt of that. Your manager needs to do something at
 `launch` and `retire` only if it has a say in them. `release` may come at any time, in flight and planned too. Names may
 be used again after a release. `fork` comes when every position of the parent has been launched. A copy that `extend`
-asks for (`Copy(sequence, source, target, extent)`: the first `extent` slots of block `source` to block `target`; whole
-blocks do) is done at the head of the next launch of its sequence: its source must keep its contents until then.
+or `fork` asks for (`Copy(sequence, source, target, extent)`: the first `extent` slots of block `source` to block
+`target`; whole blocks do) is done at the head of the next launch of its sequence: its source must keep its contents
+until then.
 
 What makes no sense is never asked: names that are not live or live already, counts of zero, launches of more than is
 planned, more launches in flight than `config.launches`. Refuse for want of space with `Refused(Reason.NO_SPACE)`,
@@ -194,8 +195,8 @@ class Manager:
 
     # ---- what some have: what is not overridden is not offered, and not asked
 
-    def fork(self, parent: Name, child: Name) -> Outcome | None:
-        """Start `child` with the blocks of `parent`."""
+    def fork(self, parent: Name, child: Name) -> Outcome | Iterable[Copy] | None:
+        """Start `child` with the blocks of `parent`; return copies to be done before it writes, as `extend` does."""
         raise NotImplementedError
 
     def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome | None:  # noqa: ARG002  (the protocol's)

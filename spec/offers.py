@@ -43,7 +43,7 @@ class Feature(StrEnum):
     EXACT_SPACE = "exact space"  # nothing: it may refuse for want of space though there is room (R-CAP-1)
 
 
-_NEEDED: dict[type, Feature] = {
+NEEDED: dict[type, Feature] = {
     Fork: Feature.FORK,
     Publish: Feature.PUBLISH,
     Pin: Feature.PIN,
@@ -56,7 +56,7 @@ def missing(state: State, operation: Operation, lacks: frozenset[Feature]) -> li
     """Return which of the features that a manager lacks an operation would need of it."""
     if not lacks:
         return []
-    needed = {_NEEDED.get(type(operation)), *_needed(state, operation)}
+    needed = {NEEDED.get(type(operation)), *_needed(state, operation)}
     return [feature for feature in Feature if feature in needed & lacks]
 
 

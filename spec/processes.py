@@ -52,8 +52,10 @@ class Processes:
         except OSError:
             self._mourn(number)
 
-    def receive(self, number: int) -> Any:
-        """Wait for the answer of one process."""
+    def receive(self, number: int, seconds: float | None = None) -> Any:
+        """Wait for the answer of one process. Errors: `TimeoutError`, where there is none within so many seconds."""
+        if not self._pipes[number].poll(seconds):
+            raise TimeoutError
         try:
             answer = self._pipes[number].recv()
         except (EOFError, OSError):

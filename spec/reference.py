@@ -4,11 +4,11 @@ It stands where an implementation would, so that the drivers can be tried withou
 runs real traffic on the model, and so that a fault can be planted in a copy of the spec (`tests/planted_faults.py`).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from typing import Self
 
 from . import operations
-from .manager import Manager, Naming, Observation
+from .manager import Discipline, Manager, Naming, Observation
 from .outcome import Outcome, Rows, Telling
 from .state import Block, Config, Handle, LaunchId, Name, Tokens, initial
 from .views import observe
@@ -17,6 +17,7 @@ from .views import observe
 class Reference(Manager):
     """A manager that is the spec's state and nothing else."""
 
+    discipline = Discipline.FENCE
     streams_offered = 8
     shares_prefixes = True
 
@@ -86,6 +87,15 @@ class Reference(Manager):
     def rows_read(self, launch: LaunchId) -> Sequence[Sequence[Block]]:
         """Return the rows captured at the launch, which is what a right device reads."""
         return [part.row for part in next(e for e in self.state.launches if e.id == launch).computations]
+
+    def free_blocks(self) -> Collection[Block]:
+        """Return the free blocks."""
+        return self.state.free
+
+    def cached_blocks(self) -> Collection[Block]:
+        """Return the published blocks without holder, evictable or waiting."""
+        published = {entry.block for entry in self.state.prefixes.values()}
+        return published & (self.state.evictable.keys() | self.state.quarantine.keys())
 
     def clone(self) -> Self:
         """Return another manager at the same state, which is frozen."""

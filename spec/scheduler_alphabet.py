@@ -165,6 +165,9 @@ def simpler(operation: object) -> Iterator[Operation]:
             )
             if request.outputs > 1:
                 yield Submit(request._replace(outputs=request.outputs - 1))
+                if not ids:
+                    longer = request.prompt_length + 1
+                    yield Submit(request._replace(prompt=longer, outputs=request.outputs - 1))
         case Complete(_, stopped, _) if stopped:
             yield operation._replace(stopped=stopped[1:])
 
@@ -174,7 +177,7 @@ def weight(operation: object) -> int:
     match operation:
         case Submit(request):
             ids = 0 if isinstance(request.prompt, int) else len(request.prompt)
-            rest = (request.outputs, request.samples, request.priority, abs(request.salt))
+            rest = (2 * request.outputs, request.samples, request.priority, abs(request.salt))
             return request.prompt_length + ids + sum(rest)
         case Complete(_, stopped, _):
             return len(stopped)

@@ -59,6 +59,10 @@ class SchedulerLockStep:
         twin.engine, twin.scheduler, twin.offered = self.engine, call("clone", self.scheduler.clone), None
         return twin
 
+    def fit(self, operation: Operation) -> Operation:
+        """Return an operation as it is: what is compared with the spec is asked everything."""
+        return operation
+
     def refusal(self, operation: Operation) -> Refused | None:
         """Return the policy's refusal of an operation, None if it would do it."""
         try:
@@ -127,6 +131,10 @@ class SchedulerLockStep:
             return everything
         naming = naming._replace(sequences=numbers)
         return (everything, hidden(self.scheduler, naming, engine.cache))
+
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what an adapter says that it called at the last operation: nothing, its state is shown."""
+        return ()
 
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""

@@ -100,9 +100,9 @@ class Shadow:
                 content = self.state.sequences[name].text[at]
                 self._rename(content, self.names.setdefault(Key(old.root, known[: at + 1]), content))
 
-    def pin(self, handle: Handle) -> None:
-        """A prefix was pinned; which blocks hold it is the manager's business."""
-        self.state = self.state._replace(pins={**self.state.pins, handle: ()})
+    def pin(self, handle: Handle, blocks: Sequence[Block] = ()) -> None:
+        """A prefix was pinned; which blocks hold it the manager may tell."""
+        self.state = self.state._replace(pins={**self.state.pins, handle: tuple(blocks)})
 
     def unpin(self, handle: Handle) -> None:
         """A pin was dropped."""
@@ -126,9 +126,11 @@ class Shadow:
                 raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no sequence of the batch")
             self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
 
-    def fork(self, parent: Name, child: Name) -> None:
-        """A sequence was forked."""
+    def fork(self, parent: Name, child: Name, copies: Iterable[Copy] = ()) -> None:
+        """A sequence was forked; the copies go to the head of the child's next launch."""
         self._put(child, self.state.sequences[parent]._replace(epoch=self.state.epochs), epochs=1)
+        if plan := tuple(copies):
+            self.plans[child] = plan
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
@@ -176,8 +178,8 @@ class Shadow:
 
     # ---- what the device does
 
-    def execute(self, launch_id: LaunchId, rows: Sequence[Sequence[Block]]) -> None:
-        """Execute a launch with the rows it reads now: copies, writes, then reads, each against R-DATA."""
+    def execute(self, launch_id: LaunchId, rows: Sequence[Sequence[Block]], *, judged: bool = True) -> None:
+        """Execute a launch with the rows it reads now: copies, writes, then reads, each against R-DATA if `judged`."""
         launch = next(launch for launch in self.state.launches if launch.id == launch_id)
         memory = dict(self.state.memory)
         size = self.config.block_size
@@ -191,7 +193,7 @@ class Shadow:
                 index, offset = divmod(position, size)
                 held = memory.get(row[index], empty)
                 memory[row[index]] = (*held[:offset], part.text[position], *held[offset + 1 :])
-        for part, row in zip(launch.computations, seen, strict=True):
+        for part, row in zip(launch.computations, seen, strict=True) if judged else ():
             for index, block in enumerate(row):
                 wanted = part.text[index * size : (index + 1) * size]
                 found = memory.get(block, empty)[: len(wanted)]

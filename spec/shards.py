@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from .alphabet import KINDS, REFUSALS, SHARING, Operation
 from .manager import Factory
 from .moves import Scope, all_moves
+from .offers import NEEDED, Feature
 from .processes import Processes
 from .refusals import Broken, Reason, Refused
 from .scheduler_drivers import SchedulerSettings
@@ -35,10 +36,13 @@ class Settings(NamedTuple):
     factory: Factory
     lock_step: bool = True
     pairs: bool = False
+    lacks: frozenset[Feature] = frozenset()  # what a black box does not offer, as its maker says
+    aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
 
     def vocabulary(self) -> list[str]:
         """Return what a walk to the end should meet."""
-        return [kind for kind in KINDS.values() if self.scope.sharing or kind not in SHARING]
+        never = {KINDS[kind] for kind, feature in NEEDED.items() if feature in self.lacks}
+        return [kind for kind in KINDS.values() if (self.scope.sharing or kind not in SHARING) and kind not in never]
 
     def refusals(self) -> dict[str, tuple[Reason, ...]]:
         """Return what each operation of the scope should be refused for."""
@@ -50,15 +54,20 @@ class Settings(NamedTuple):
 
     def case(self) -> Case:
         """Return what to run a counterexample on."""
-        return Case(self.scope.config, self.factory, self.lock_step)
+        return Case(self.scope.config, self.factory, self.lock_step, self.aside)
 
     def start(self) -> World:
         """Return the world that the walk begins in."""
         return self.case().start()
 
     def moves(self, here: World) -> Iterator[Operation]:
-        """Yield every operation to be tried."""
-        return all_moves(here.state, self.scope)
+        """Yield every operation to be tried: of a black box, those that make sense and that it offers."""
+        moves = all_moves(here.state, self.scope)
+        if self.lock_step:
+            return moves
+        fitting = (here.fit(move) for move in moves)
+        different = {(type(move), move): move for move in fitting if move is not None}  # releases equal retirements
+        return iter(different.values())
 
     def look_ahead(self, there: World) -> None:
         """See nothing: what a cache is asked next is not its to say."""

@@ -27,6 +27,7 @@ class Told(NamedTuple):
     free: int
     held: int
     quarantined: int
+    own_calls: tuple[str, ...] = ()  # what the adapter called its manager with, where it tells
 
 
 class Startable(Protocol):
@@ -46,10 +47,11 @@ class Case(NamedTuple):
     config: Config
     factory: Factory
     lock_step: bool = True
+    aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
 
     def start(self) -> World:
         """Return a new world."""
-        return world(self.config, self.factory, lock_step=self.lock_step)
+        return world(self.config, self.factory, lock_step=self.lock_step, aside=self.aside)
 
 
 class Finding(NamedTuple):
@@ -78,7 +80,7 @@ def tell(case: Startable, trace: Iterable[Any]) -> tuple[list[Told], Broken | No
             fault = broken
         with suppress(Broken):  # a manager that crashed may show nothing any more
             counts = here.blocks()
-        told.append(Told(operation, here.offered, *counts))
+        told.append(Told(operation, here.offered, *counts, here.own_calls()))
         if fault:
             return told, fault
     return told, None
@@ -87,6 +89,8 @@ def tell(case: Startable, trace: Iterable[Any]) -> tuple[list[Told], Broken | No
 def shrink(finding: Finding, *, tries: int = 4000, seconds: float = 20.0) -> Finding:
     """Return a shorter trace that breaks the same rule: runs of operations taken out, then batches and counts cut.
 
+    A case that knows simpler ones (`simpler_cases`) is exchanged for one where the trace breaks the rule no later.
+
     Not the shortest there is (the exhaustive driver finds that); one from which nothing can be left out, unless tries
     or time ran out (a manager that does not answer costs seconds a try). After Zeller and Hildebrandt, "Simplifying
     and isolating failure-inducing input" (2002). Cost: about 2 n runs of a trace of n operations, each time shorter.
@@ -94,7 +98,7 @@ def shrink(finding: Finding, *, tries: int = 4000, seconds: float = 20.0) -> Fin
     if not finding.trace:
         return finding
     shrinking = _Shrinking(finding, tries, time.monotonic() + seconds)
-    while shrinking.leave_out() or shrinking.simplify():
+    while shrinking.leave_out() or shrinking.simplify() or shrinking.simplify_case():
         pass
     return shrinking.best
 
@@ -154,16 +158,19 @@ class _Shrinking:
         self.tries = tries
         self.end = end
 
-    def attempt(self, candidate: list[Marked]) -> bool:
-        """Take a candidate for the best if it breaks the same rule."""
+    def attempt(self, candidate: list[Marked], case: Any = None) -> bool:
+        """Take a candidate for the best if it breaks the same rule, and is smaller or of a simpler case."""
         self.tries -= 1
         if self.tries < 0 or time.monotonic() > self.end:
             return False
-        marked, broken = _run_marked(self.best.case, candidate)
+        marked, broken = _run_marked(case or self.best.case, candidate)
         trace = tuple(operation for operation, _ in marked)
-        if broken is None or broken.rule != self.best.broken.rule or _size(trace) >= _size(self.best.trace):
+        if broken is None or broken.rule != self.best.broken.rule:
             return False
-        self.best, self.marked = Finding(self.best.case, trace, broken), marked
+        size, least = _size(trace), _size(self.best.trace)
+        if size > least or (size == least and case is None):
+            return False
+        self.best, self.marked = Finding(case or self.best.case, trace, broken), marked
         return True
 
     def leave_out(self) -> bool:
@@ -182,6 +189,11 @@ class _Shrinking:
     def simplify(self) -> bool:
         """Make batches and counts smaller, and let a sequence start longer where it was extended."""
         return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked))))
+
+    def simplify_case(self) -> bool:
+        """Run the trace on a simpler case, if it knows any."""
+        simpler_cases = getattr(self.best.case, "simpler_cases", tuple)
+        return any(self.attempt(self.marked, case) for case in simpler_cases())
 
 
 def _cut(marked: list[Marked]) -> Iterator[list[Marked]]:

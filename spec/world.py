@@ -1,7 +1,7 @@
 """A manager under test and what judges it, taken one operation further by `step`.
 
 Every driver ends here: exhaustive, Hypothesis, seeded random, a trace run again. Two judges: `LockStep`, where the
-spec takes each operation too, and `BlackBox`, where contents alone are judged. To a driver they look alike: `state`
+spec takes each operation too, and `BlackBox`, which judges from outside. To a driver they look alike: `state`
 to choose operations by, `refusal` to know what will be refused, `step` to take one, `clone` to branch, `key` to know
 a place again. `step` returns the outcome, or the refusal that both sides agree on, and raises `Broken` with the rule
 that does not hold.
@@ -32,6 +32,9 @@ class Place(Protocol):
     def clone(self) -> Self:
         """Return an independent copy, to branch from."""
 
+    def fit(self, operation: Any) -> Any:
+        """Return the nearest operation that the thing under test is asked, None if there is none."""
+
     def refusal(self, operation: Any) -> Refused | None:
         """Return why an operation will be refused, None if it will be done."""
 
@@ -50,8 +53,14 @@ class Place(Protocol):
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what an adapter says that it called at the last operation."""
 
-def world(config: Config, factory: Factory, *, lock_step: bool) -> World:
-    """Return a new manager with its judge. Errors: `Broken`, CRASH, where it can't be made."""
+
+def world(config: Config, factory: Factory, *, lock_step: bool, aside: frozenset[str] = frozenset()) -> World:
+    """Return a new manager with its judge, a black box's without the rules set aside.
+
+    Errors: `Broken`, CRASH, where it can't be made.
+    """
     manager = made(factory, config)
-    return LockStep(config, manager) if lock_step else BlackBox(config, manager)
+    return LockStep(config, manager) if lock_step else BlackBox(config, manager, factory, aside)

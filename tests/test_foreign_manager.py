@@ -1,9 +1,10 @@
-"""A stranger's manager under our drivers: the sound one passes, and each of its faults is found, by contents alone.
+"""A stranger's manager under our drivers: the sound one passes, and each of its faults is found, from outside.
 
 `foreign_manager` knows nothing of this project, and `foreign_adapter` is what its author would write to attach it. No
-lock-step: the manager shows nothing of itself; a virtual device does what it is told to, and each slot that is read
-must hold the right prefix. The faults are slips that such managers had in public. The exhaustive driver's
-counterexamples are the shortest there are, so their lengths are known beforehand; each case says how it comes about.
+lock-step: the manager shows nothing of itself but block tables; a virtual device does what it is told to, each slot
+that is read must hold the right prefix, and the rules that show from outside hold. The faults are slips that such
+managers had in public. The exhaustive driver's counterexamples are the shortest there are, so their lengths are known
+beforehand; each case says how it comes about: as a rule is broken, and as wrong contents are read.
 """
 
 from pathlib import Path
@@ -20,6 +21,7 @@ from pagedkv.spec.state import Config
 import foreign_adapter
 from foreign_adapter import Foreign
 from foreign_manager import BlockManager, Seq
+from from_outside import CONTENTS_ALONE
 
 ONE_LAUNCH = Scope(Config(blocks=3, block_size=2, streams=1, launches=1), sequences=2, tokens=3, rows=1)
 FEW_BLOCKS = Config(blocks=3, block_size=2, streams=1, launches=2)
@@ -99,25 +101,26 @@ class FreesLater(Foreign):
 
 
 class Case(NamedTuple):
-    """A fault, where to look for it, and the shortest way to it."""
+    """A fault, where to look for it, and the shortest way to a rule that it breaks, and to what is read wrong."""
 
     fault: type[Foreign]
     scope: Scope
-    rule: str
-    shortest: int
+    seen: tuple[str, int]
+    read: tuple[str, int]
 
 
 CASES = [
-    # add, launch; fork; extend both, launch both: with both launches executed, one has written over the other's token.
-    Case(NoCopyOnWrite, BATCHES, "R-DATA", 7),
+    # add, launch; fork; extend both, launch one: it writes where the other has a position. With both launches executed,
+    # one has written over the other's token.
+    Case(NoCopyOnWrite, BATCHES, ("R-COW-1", 5), ("R-DATA", 7)),
     # add, launch, fork, release one: the other's block is free, and as it grows it is given that block again, so its
     # row names it twice; its launch is executed after the first was executed and retired (one may be in flight).
-    Case(FreesShared, ONE_LAUNCH, "R-DATA", 9),
-    # add, extend to one token more than a block, launch, execute.
-    Case(OffByOne, ONE_LAUNCH, "R-TAB-1", 4),
+    Case(FreesShared, ONE_LAUNCH, ("R-OWN-3", 5), ("R-DATA", 9)),
+    # add, extend to one token more than a block.
+    Case(OffByOne, ONE_LAUNCH, ("R-TAB-1", 2), ("R-TAB-1", 2)),
     # add, launch, fork, extend: a copy is planned; release the other, add a new sequence into the source; three
     # launches (the first, the new sequence's, the one with the copy) are executed, and retired in between.
-    Case(ForgetsCopySource, ONE_LAUNCH, "R-DATA", 13),
+    Case(ForgetsCopySource, ONE_LAUNCH, ("R-LIFE-8", 6), ("R-DATA", 13)),
 ]
 
 
@@ -140,9 +143,10 @@ def test_a_block_that_the_manager_hides_is_no_crash() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.fault.__name__)
 def test_the_exhaustive_driver_finds_each_fault(case: Case) -> None:
-    report = explore(Settings(case.scope, case.fault, lock_step=False))
-    assert report.broken is not None
-    assert (report.broken.rule, len(report.trace)) == (case.rule, case.shortest), [*map(describe, report.trace)]
+    for expected, aside in ((case.seen, frozenset[str]()), (case.read, CONTENTS_ALONE)):
+        report = explore(Settings(case.scope, case.fault, lock_step=False, aside=aside))
+        assert report.broken is not None
+        assert (report.broken.rule, len(report.trace)) == expected, [*map(describe, report.trace)]
 
 
 def test_the_random_driver_finds_nothing_in_the_sound_one() -> None:
@@ -155,7 +159,7 @@ def test_the_random_driver_finds_nothing_in_the_sound_one() -> None:
 def test_the_random_driver_finds_each_fault(case: Case) -> None:
     tally = fuzz(Plan(case.fault, FEW_BLOCKS, lock_step=False), runs=400)
     assert tally.finding is not None
-    assert tally.finding.broken.rule == case.rule
+    assert tally.finding.broken.rule == case.seen[0]
 
 
 def test_the_adapter_is_short() -> None:

@@ -96,7 +96,8 @@ def test_verify_has_a_line_for_the_scheduler(monkeypatch: pytest.MonkeyPatch) ->
 def test_bad_input_is_said_in_one_line(capsys: Captured) -> None:
     assert "--streams" in refused(capsys, "explore", *ONE, "--streams", "2")
     assert "--contents-only" in refused(capsys, "fuzz", *ONE, "--contents-only")
-    assert "no scheduler" in refused(capsys, "fuzz", *ONE, "--target", "somewhere:else")
+    assert "no scheduler" in refused(capsys, "explore", *ONE, "--target", "somewhere:else")
+    assert "cannot be imported" in refused(capsys, "fuzz", *ONE, "--target", "somewhere:else")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""Strangers' schedulers under `pagedkv fuzz`: how they are driven, told, kept and run again.
+
+A target beside `--scheduler` is made once, in a small world, to learn of which kind it is and what it offers. One that
+shows its cache's operations (`spec.scheduler`) goes in lock-step with the policy; a `ForeignScheduler` is judged from
+outside. `foreign_plan` is what a campaign needs: any driver of seeds takes it.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.spec.calls import call
+from pagedkv.spec.foreign_alphabet import Finish, Operation, describe, from_json, to_json
+from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
+from pagedkv.spec.foreign_judge import Seen
+from pagedkv.spec.foreign_scheduler import ForeignFactory, ForeignScheduler, Row, made
+from pagedkv.spec.refusals import Broken, Refused
+from pagedkv.spec.requests import Limits
+from pagedkv.spec.scheduler import Scheduler
+from pagedkv.spec.state import Config
+
+TRIED = (Config(4, 4, launches=2), Limits(16, 4))  # the world in which a target is made to be looked at
+
+
+def is_foreign(factory: Callable[..., Any], where: str) -> bool:
+    """Make a scheduler to see of which kind it is. Errors: `BadInput`, where it can't be made."""
+    try:
+        made_one = call(where, factory, *TRIED)
+    except Broken as broken:
+        remedy = "it is called with a Config and Limits and gives a ForeignScheduler"
+        raise BadInput(where, broken.detail.removeprefix(f"{where}: "), remedy) from broken
+    if not isinstance(made_one, ForeignScheduler | Scheduler):
+        raise BadInput(
+            where, f"gives {one_line(repr(made_one))[:60]}", "give a pagedkv.spec.foreign_scheduler.ForeignScheduler"
+        )
+    return isinstance(made_one, ForeignScheduler)
+
+
+def foreign_plan(
+    factory: ForeignFactory, config: Config | None = None, *, sharing: bool = True, operations: int | None = None
+) -> ForeignPlan:
+    """Return how to fuzz a stranger's scheduler: with what it says it offers. Errors: `Broken`, CRASH."""
+    plan = ForeignPlan(factory, Offers.of(made(factory, *TRIED)), config, sharing=sharing)
+    return plan if operations is None else plan._replace(operations=operations)
+
+
+def case_to_json(case: ForeignCase, trace: tuple[Operation, ...]) -> dict[str, Any]:
+    """Return what a trace file says of a stranger's scheduler beside what it says of any target."""
+    return {"limits": case.limits._asdict(), "operations": [to_json(operation) for operation in trace]}
+
+
+def case_from_json(
+    config: Config, limits: Limits, operations: list[Any], factory: ForeignFactory
+) -> tuple[ForeignCase, tuple[Operation, ...]]:
+    """Return what a trace file says. Errors: `ValueError`."""
+    return ForeignCase(config, factory, limits), tuple(from_json(words) for words in operations)
+
+
+def told_in_words(operation: Operation, offered: Seen | Refused | None) -> tuple[str, str]:
+    """Return an operation, and what came of it."""
+    if isinstance(offered, Refused):
+        return describe(operation), f"not asked: {offered.reason}"
+    came = "; ".join(_came(operation, offered)) if offered else "-"
+    return describe(operation), came or "nothing"
+
+
+def _came(operation: Operation, seen: Seen) -> Iterable[str]:
+    if seen.launch:
+        yield f"#{seen.launch}: " + ", ".join(map(_row, seen.rows))
+    for word, requests in (("preempts", seen.preempted), ("finishes", seen.finished)):
+        if requests:
+            yield f"{word} {' '.join(map(str, requests))}"
+    if isinstance(operation, Finish):
+        yield f"{seen.steps} rounds"
+
+
+def _row(row: Row) -> str:
+    last = row.start + row.length - 1
+    positions = f"{row.start}" if row.length == 1 else f"{row.start} to {last}"
+    return f"{row.request} computes {positions} in blocks {' '.join(map(str, row.blocks))}"

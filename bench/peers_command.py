@@ -1,0 +1,157 @@
+"""`pagedkv peers`: other people's cache managers and schedulers under the same drivers, in one table.
+
+A campaign a peer (`peers_campaign`), then a table rule x kept / broken / not offered, and for each finding a text for
+its owners, its trace and its picture. What is not installed here is named, with how to get it.
+
+Exit code 1 where a rule was found broken, as everywhere; a peer that crashes or hangs does not end the command.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.peers import PEERS, Level, Peer
+from pagedkv.bench.peers_campaign import Campaign, PeerProcess, run_campaign
+from pagedkv.bench.peers_report import BROKEN, cell, markdown, report_finding, verdicts
+from pagedkv.bench.progress import LateSpinner
+from pagedkv.bench.result_files import output_file, write_json, write_whole
+from pagedkv.bench.search_options import output_folder
+from pagedkv.spec.refusals import Broken
+from rich.console import Console
+from rich.table import Table
+
+PEERS_EXAMPLE = "Example: pagedkv peers transformers vllm --operations 100000 --out peers"
+PEERS_OUT = Path("pagedkv-peers")
+
+
+def peers_command(
+    context: typer.Context,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME...]", help=f"Which: {', '.join(PEERS)}. By default all.")
+    ] = None,
+    *,
+    operations: Annotated[int, typer.Option(min=1, max=10**9, help="How many operations each.")] = 100_000,
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where findings are put.")] = PEERS_OUT,
+    json_file: JsonFile = None,
+    seed: Seed = 0,
+) -> None:
+    """Judge other people's cache managers and schedulers by the rules that show from outside.
+
+    Each runs in a process of its own, from its adapter in `pagedkv.bench.peers`. A rule that is found broken is set
+    aside and the campaign goes on. What is not installed is named, with how to get it.
+    """
+    for name in names or ():
+        if name not in PEERS:
+            raise BadInput(name, "no such peer", f"name some of {', '.join(PEERS)}")
+    if json_file is not None:
+        json_file = output_file(json_file, "--json")
+    out = output_folder(out, json_file)
+    told = []
+    with LateSpinner("judging peers") as spinner:
+        for name in names or PEERS:
+            told.append(_judge(PEERS[name], operations, seed, out, spinner))
+    _print(told)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / "peers.md", ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
+    Console().print(f"table: {out / 'peers.md'}", soft_wrap=True, markup=False, highlight=False)
+    if json_file is not None:
+        write_json(json_file, {"peers": told, "command": invoked_as(context)})
+    if any(peer["findings"] for peer in told):
+        raise typer.Exit(1)
+
+
+def _judge(peer: Peer, operations: int, seed: int, out: Path, spinner: LateSpinner) -> dict[str, Any]:
+    """Run a campaign and write down what it found; return what there is to tell of a peer."""
+    facts: dict[str, Any] = {"name": peer.name, "title": peer.title, "level": str(peer.level), "findings": []}
+    if not peer.is_installed():
+        return facts | {"version": None, "missing": f"not installed: {peer.how}"}
+    facts["version"] = peer.version()
+
+    def show_progress(campaign: Campaign) -> None:
+        found = f", {len(campaign.findings)} rules broken" if campaign.findings else ""
+        spinner.says(f"{peer.name}: {campaign.operations:,} operations{found}")
+
+    spinner.says(f"{peer.name}: importing {peer.package}")
+    process = PeerProcess(peer.name)
+    try:
+        campaign = run_campaign(process, operations, seed, show_progress)
+        findings = list(_reported(campaign, process, out))
+    except (BadInput, Broken) as error:
+        return facts | {"missing": one_line(str(error))}
+    finally:
+        process.close()
+    return facts | {
+        "discipline": campaign.about.get("discipline"),
+        "not_offered": campaign.about["not_offered"],
+        "operations": campaign.operations,
+        "runs": campaign.runs,
+        "seconds": round(campaign.seconds, 1),
+        "fired": dict(campaign.fired),
+        "failed": campaign.failed,
+        "findings": findings,
+        "rules": verdicts(campaign.about, findings),
+    }
+
+
+def _reported(campaign: Campaign, process: PeerProcess, out: Path) -> Iterator[dict[str, Any]]:
+    """Write each finding down, in the peer's process where it survives that."""
+    peer = PEERS[campaign.name]
+    for finding, seed in zip(campaign.findings, campaign.seeds, strict=True):
+        found_by = f"pagedkv peers {peer.name} --seed {seed} --operations 1"
+        if finding.broken.rule in campaign.unsafe:
+            yield report_finding(finding, peer, found_by, out, run_again=False)
+        else:
+            yield process.ask("report", finding, found_by, out)
+
+
+def _print(told: Sequence[dict[str, Any]]) -> None:
+    console = Console()
+    for level, title in ((Level.MANAGER, "cache managers"), (Level.SCHEDULER, "schedulers with their cache")):
+        rows = _rows(told, level)
+        if len(rows) > 1:
+            table = Table(*rows[0], title=title, title_justify="left")
+            for row in rows[1:]:
+                table.add_row(*(f"[bold red]{text}" if text.startswith(BROKEN) else text for text in row))
+            console.print(table)
+    for line in _lines(told):
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _rows(told: Sequence[dict[str, Any]], level: Level) -> list[list[str]]:
+    """Return the table of a level: a heading, then a row a rule."""
+    judged = [peer for peer in told if peer["level"] == level and "rules" in peer]
+    rules = dict.fromkeys(rule for peer in judged for rule in peer["rules"])
+    return [
+        ["rule", *(peer["name"] for peer in judged)],
+        *([rule, *(cell(peer["rules"].get(rule)) for peer in judged)] for rule in rules),
+    ]
+
+
+def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line a peer, and for each of its findings what it is and where."""
+    for peer in told:
+        name = f"{peer['name']}: {peer['title']}" + (f" {peer['version']}" if peer["version"] else "")
+        if "missing" in peer:
+            yield f"{name}: {peer['missing']}"
+            continue
+        claims = f"; claims {peer['discipline']}" if peer["discipline"] else ""
+        left_out = f"; not offered: {', '.join(peer['not_offered'])}" if peer["not_offered"] else ""
+        ended = f"; ended early: {peer['failed']}" if peer["failed"] else ""
+        yield f"{name}: {peer['operations']:,} operations in {peer['runs']:,} runs{claims}{left_out}{ended}"
+        for finding in peer["findings"]:
+            yield f"  {finding['rule']} broken in {finding['length']} operations: {finding['detail']}"
+            yield f"    {finding['report']}"
+
+
+def _page(told: Sequence[dict[str, Any]], command: str) -> Iterator[str]:
+    """Yield the whole as a page of text."""
+    yield f"# Made by `{command}`"
+    for level in Level:
+        rows = _rows(told, level)
+        if len(rows) > 1:
+            yield from ("", f"## {level}", "", *markdown(rows))
+    yield ""
+    yield from (f"- {line}" if not line.startswith(" ") else f"  - {line.strip()}" for line in _lines(told))

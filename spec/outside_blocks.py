@@ -1,0 +1,174 @@
+"""Rules of blocks as seen from outside: who holds what, what a refusal leaves, what is lost, how much room there is."""
+
+from collections import Counter
+
+from .alphabet import Add, Clear, Extend, Fork, Pin, Publish, Release, Retire, Submit, Unpin, describe
+from .arithmetic import blocks_needed
+from .offers import Discipline, Feature
+from .outside_book import OUTSIDE, OutsideStep
+from .refusals import Reason, Refused
+from .rule_book import Lines, rule
+from .state import Block, Name
+
+_ON_HOST = (Add, Extend, Fork, Submit, Retire, Release, Publish, Pin, Unpin, Clear)  # all but the device's own
+
+
+@rule("R-TXN-1", *_ON_HOST, book=OUTSIDE)
+def atomic(step: OutsideStep) -> Lines:
+    """A refusal changes no block table and what is free or cached by no block; nothing changes another's table."""
+    what = describe(step.operation)
+    if isinstance(step.answer, Refused):
+        if step.after.tables != step.before.tables:
+            yield f"{what} was refused and block tables changed"
+        old, new = step.before.available(), step.after.available()
+        if old is not None and new is not None and old != new:
+            yield f"{what} was refused, and the blocks that nobody holds were {sorted(old)} and are {sorted(new)}"
+        return
+    named = _named(step)
+    for name, row in step.rows_after.items():
+        if name not in named and name in step.old.sequences and step.row(step.before, step.old, name) != row:
+            old_row = step.row(step.before, step.old, name)
+            yield f"{what} changed the block table of sequence {name} from {old_row} to {row}"
+
+
+@rule("R-LIFE-4", Retire, book=OUTSIDE)
+def completions_are_taken(step: OutsideStep) -> Lines:
+    """A completion is always taken, whatever became of the sequences that it was for."""
+    if isinstance(step.answer, Refused):
+        yield f"{describe(step.operation)} was refused as {step.answer.reason}: it must always be possible"
+
+
+@rule("R-CAP-1", Add, Extend, book=OUTSIDE)
+def room_is_used(step: OutsideStep) -> Lines:
+    """What fits is not refused for want of space: need is no more than the blocks that nobody holds.
+
+    Nobody: no sequence, no pin, no planned copy; under *fence* no launch in flight either. Every block that may have to
+    be copied counts as needed.
+    """
+    refused = isinstance(step.answer, Refused) and step.answer.reason in (Reason.NO_SPACE, Reason.TOO_LONG)
+    if not refused or Feature.EXACT_SPACE in step.claims.lacks or not all(step.old.pins.values()):
+        return
+    held: set[Block] = {block for row in step.before.tables.values() for block in row}
+    held.update(block for blocks in step.old.pins.values() for block in blocks)
+    held.update(block for copies in step.plans.values() for copy in copies for block in (copy.source, copy.target))
+    if step.claims.discipline is Discipline.FENCE:
+        held |= step.in_flight
+    room, need = len({*step.claims.usable} - held), _need(step)
+    if need <= room:
+        yield f"{describe(step.operation)} needs {need} blocks, {room} are held by nobody, and it was refused"
+
+
+@rule("R-EVICT-1", Add, Extend, Fork, Publish, Pin, Release, Retire, Unpin, Clear, book=OUTSIDE)
+def what_is_held_is_not_evicted(step: OutsideStep) -> Lines:
+    """Only blocks that nobody holds are evicted: none that a pin holds, or that this operation has just hit."""
+    answer = step.answer
+    if isinstance(answer, Refused):
+        return
+    hits = answer.hits if isinstance(step.operation, Add) else ()
+    pinned = {block: handle for handle, blocks in step.new.pins.items() for block in blocks}
+    for name, block in step.taken:
+        if block in hits:
+            yield f"block {block} was hit for sequence {name} and handed out to it as a new one as well"
+        elif block in pinned:
+            yield f"block {block} was handed out to sequence {name}, and pin {pinned[block]} holds it"
+    held = {block: f"sequence {name}" for name, row in step.rows_after.items() for block in row}
+    held |= {block: f"pin {handle}" for block, handle in pinned.items()}
+    for block in step.after.cached or ():
+        if block in held:
+            yield f"block {block} may be evicted, and {held[block]} holds it"
+
+
+@rule("R-OWN-3", *_ON_HOST, book=OUTSIDE)
+def held_is_not_handed_out(step: OutsideStep) -> Lines:
+    """No block is handed out, or free, that a sequence holds, and none twice: each edge is dropped exactly once."""
+    seen: dict[Block, Name] = {}
+    for name, block in step.taken:
+        others = [other for other in step.holders.get(block, ()) if other != name]
+        if others:
+            yield f"block {block} was handed out to sequence {name}, and sequence {others[0]} holds it"
+        if block in seen:
+            yield f"block {block} was handed out to sequence {seen[block]} and to sequence {name}"
+        seen[block] = name
+    for name, row in step.rows_after.items():
+        if len(set(row)) < len(row):
+            yield f"the block table of sequence {name} names a block twice: {row}"
+    yield from _free_once(step)
+
+
+def _free_once(step: OutsideStep) -> Lines:
+    """Yield what is told to be free and is held, or is told twice."""
+    free = step.after.free or ()
+    for block, count in Counter(free).items():
+        if count > 1:
+            yield f"block {block} is free {count} times"
+    for name, row in step.rows_after.items():
+        if both := sorted({*free} & {*row}):
+            yield f"blocks {both} are free, and sequence {name} holds them"
+
+
+@rule("R-OWN-4", *_ON_HOST, book=OUTSIDE)
+def every_exit(step: OutsideStep) -> Lines:
+    """Every exit lets all go: a release is never refused, and when all is over the whole pool can be had again."""
+    if isinstance(step.answer, Refused) and isinstance(step.operation, Release | Unpin):
+        yield f"{describe(step.operation)} was refused as {step.answer.reason}: it must always be possible"
+    if step.new.sequences or step.new.launches or step.new.pins or isinstance(step.operation, Submit):
+        return
+    available, blocks = step.after.available(), step.new.config.blocks
+    if available is not None and step.after.cached is not None and len(available) < blocks:
+        yield f"all is over, and of {blocks} blocks {blocks - len(available)} are neither free nor cached"
+    elif not step.probe():
+        yield f"all is over, and a sequence of {blocks} blocks, the whole pool, finds no room"
+
+
+@rule("R-OWN-5", *_ON_HOST, book=OUTSIDE)
+def counted(step: OutsideStep) -> Lines:
+    """What is told adds up: no block is free and cached or none at all; with nothing in flight each has its place."""
+    free, cached = step.after.free, step.after.cached
+    if free is None:
+        return
+    strangers = sorted({*free, *(cached or ())} - {*step.claims.usable})
+    if strangers:
+        yield f"blocks {strangers} are told to be free or cached, and are none of the pool"
+    if both := sorted({*free} & {*(cached or ())}):
+        yield f"blocks {both} are free and cached"
+    told = cached is not None or not _may_cache(step)
+    planned = any(step.plans.values()) or (not isinstance(step.answer, Refused) and step.answer.copies)
+    if not told or planned or step.new.launches or not all(step.new.pins.values()):
+        return
+    held = {block for row in step.after.tables.values() for block in row}
+    held.update(block for blocks in step.new.pins.values() for block in blocks)
+    if lost := sorted({*step.claims.usable} - held - {*free, *(cached or ())}):
+        yield f"blocks {lost} are not free, not cached and held by nobody, and nothing is in flight"
+
+
+def _may_cache(step: OutsideStep) -> bool:
+    return bool(step.names)
+
+
+def _named(step: OutsideStep) -> set[Name]:
+    """Return the sequences whose block tables an operation may change."""
+    match step.operation:
+        case Add(name) | Release(name) | Fork(_, name):
+            return {name}
+        case Extend(rows) | Submit(rows) | Publish(rows):
+            return {name for name, _ in rows}
+        case _:
+            return set()
+
+
+def _need(step: OutsideStep) -> int:
+    """Return how many blocks an operation needs at most: no hit, and a copy of each tail that another may read."""
+    size = step.old.config.block_size
+    operation = step.operation
+    if isinstance(operation, Add):
+        return blocks_needed(operation.length, size)
+    need = 0
+    sources = {copy.source for copies in step.plans.values() for copy in copies}
+    if isinstance(operation, Extend):
+        for name, count in operation.rows:
+            allocated = step.old.sequences[name].allocated
+            tail = step.row(step.before, step.old, name)[-1:]
+            shared = any(len(step.holders[block]) > 1 or block in sources for block in tail)
+            need += blocks_needed(allocated + count, size) - blocks_needed(allocated, size)
+            need += shared and allocated % size > 0
+    return need
