@@ -58,7 +58,7 @@ class VllmScheduler(ForeignScheduler):
     def __init__(self, config: Config, limits: Limits) -> None:
         super().__init__(config, limits)
         self.own_calls: list[str] = []
-        self.scheduler = make_vllm_scheduler(config.blocks, config.block_size, limits, **self.options | ({"long_prefill_token_threshold": config.block_size + 1} if self.options else {}))
+        self.scheduler = make_vllm_scheduler(config.blocks, config.block_size, limits, **self.options)
         self.tables: dict[str, list[int]] = {}
 
     def submit(self, request: RequestId, prompt: Tokens, outputs: int, salt: int) -> None:
@@ -66,7 +66,7 @@ class VllmScheduler(ForeignScheduler):
         new = make_vllm_request(
             request, prompt, self.config.block_size, salt, max_tokens=outputs, stop_token_ids=[STOP]
         )
-        new.priority = request % 3
+        new.priority = -request
         self.own_calls.append(f"add_request(Request('{request}', {[*prompt]}, max_tokens={outputs}, priority={new.priority}, cache_salt={new.cache_salt!r}))")
         self.scheduler.add_request(new)
 
@@ -108,4 +108,5 @@ class VllmScheduler(ForeignScheduler):
 class VllmPriorityScheduler(VllmScheduler):
     """`Scheduler` by priority."""
 
-    options = {"policy": "priority"}
+    options = {"policy": "priority", "long_prefill_token_threshold": 3}
+    block_sizes = (4,)
