@@ -49,7 +49,7 @@ def peers_command(
         json_file = output_file(json_file, "--json")
     out = output_folder(out, json_file)
     with LateSpinner("judging peers") as spinner:
-        told = [_judge(peer, operations, seed, out, spinner) for peer in peers]
+        told = [_judge(peer, (operations, seed), out, invoked_as(context), spinner) for peer in peers]
     _print(told)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "peers.md", ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
@@ -60,7 +60,7 @@ def peers_command(
         raise typer.Exit(1)
 
 
-def _judge(peer: Peer, operations: int, seed: int, out: Path, spinner: LateSpinner) -> dict[str, Any]:
+def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner: LateSpinner) -> dict[str, Any]:
     """Run a campaign and write down what it found; return what there is to tell of a peer."""
     facts: dict[str, Any] = {"name": peer.name, "title": peer.title, "level": str(peer.level), "findings": []}
     if not peer.is_installed():
@@ -74,8 +74,8 @@ def _judge(peer: Peer, operations: int, seed: int, out: Path, spinner: LateSpinn
     spinner.says(f"{peer.name}: importing {peer.package}")
     process = PeerProcess(peer)
     try:
-        campaign = run_campaign(process, operations, seed, show_progress)
-        findings = list(_reported(campaign, process, out))
+        campaign = run_campaign(process, *limits, show_progress)
+        findings = list(_reported(campaign, process, out, command))
     except (BadInput, Broken) as error:
         return facts | {"missing": one_line(str(error))}
     finally:
@@ -94,15 +94,14 @@ def _judge(peer: Peer, operations: int, seed: int, out: Path, spinner: LateSpinn
     }
 
 
-def _reported(campaign: Campaign, process: PeerProcess, out: Path) -> Iterator[dict[str, Any]]:
+def _reported(campaign: Campaign, process: PeerProcess, out: Path, command: str) -> Iterator[dict[str, Any]]:
     """Write each finding down, in the peer's process where it survives that."""
-    peer = campaign.peer
     for finding, seed in zip(campaign.findings, campaign.seeds, strict=True):
-        found_by = f"pagedkv peers {peer.name} --seed {seed} --operations 1"
         if finding.broken.rule in campaign.unsafe:
-            yield report_finding(finding, peer, found_by, out, run_again=False)
+            facts = report_finding(finding, campaign.peer, command, out, run_again=False)
         else:
-            yield process.ask("report", finding, found_by, out)
+            facts = process.ask("report", finding, command, out)
+        yield facts | {"seed": seed}
 
 
 def _print(told: Sequence[dict[str, Any]]) -> None:
@@ -131,8 +130,8 @@ def _rows(told: Sequence[dict[str, Any]], level: Level) -> list[list[str]]:
 def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a line a peer, and for each of its findings what it is and where."""
     for peer in told:
-        called = dict.fromkeys((peer["name"], *(part for part in (peer["title"], peer["version"]) if part)))
-        name = f"{peer['name']}: {' '.join([*called][1:])}"
+        called = [part for part in (peer["title"], peer["version"]) if part and part != peer["name"]]
+        name = ": ".join(filter(None, (peer["name"], " ".join(called))))
         if "missing" in peer:
             yield f"{name}: {peer['missing']}"
             continue
