@@ -41,7 +41,7 @@ SEEN: dict[Any, str] = {
     sharing.OtherTenantsHit: "R-HASH-1",
     sharing.WholePromptHit: "R-HASH-5",
     sharing.PublishedUnwritten: "R-LIFE-2",
-    sharing.StaleEntry: "R-OWN-5",
+    sharing.StaleEntry: "R-OWN-4",
     sharing.FencedEvicted: "R-LIFE-1",
     sharing.MergedUnmapped: "R-OWN-3",
     sharing.OldWeightsHit: "R-HASH-6",
