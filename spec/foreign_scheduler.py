@@ -49,6 +49,8 @@ token p, prompt first; the last token of all is never computed. `samples` says w
 behind these positions: yes where the row reaches the last token that is known or on its way from a step in flight, no
 for a chunk that ends before it. `blocks` is the table as the device is given it, a copy (entries behind the last
 position are not looked at). Positions before `start` that no earlier row computed are *hits* of the prefix cache.
+`Step.copies` names block copies that the device makes before everything else in the step: `Copy(request, source,
+target, extent)`, of the first `extent` slots.
 
 **Preemption**: name in `Step.preempted` who was preempted since the last `schedule`. It comes again by itself, from
 position 0 or from where its hits end, with the tokens that it has sampled. A token that was in flight when its request

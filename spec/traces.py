@@ -15,8 +15,8 @@ from .alphabet import Add, Execute, Extend, Pin, Publish, Retire, Submit
 from .manager import Factory
 from .moves import possible
 from .refusals import Broken
-from .state import Config, LaunchId, Tokens
-from .world import Place, World, world
+from .state import Config, LaunchId, State, Tokens
+from .world import World, world
 
 
 class Told(NamedTuple):
@@ -30,6 +30,25 @@ class Told(NamedTuple):
     own_calls: tuple[str, ...] = ()  # what the adapter called its manager with, where it tells
 
 
+class Steppable(Protocol):
+    """What a trace is run in, of whatever alphabet."""
+
+    offered: Any  # the last answer of the thing under test
+
+    @property
+    def state(self) -> State:
+        """The state by which it is told what is possible."""
+
+    def step(self, operation: Any) -> Any:
+        """Take an operation; return what was decided. Errors: `Broken`."""
+
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what the adapter says that it called at the last operation."""
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined."""
+
+
 class Startable(Protocol):
     """What a trace can be run on."""
 
@@ -37,7 +56,7 @@ class Startable(Protocol):
     def config(self) -> Config:
         """The sizes of the cache."""
 
-    def start(self) -> Place:
+    def start(self) -> Steppable:
         """Return a new world."""
 
 
@@ -195,7 +214,7 @@ class _Shrinking:
 
     def simplify(self) -> bool:
         """Make batches and counts smaller, and let a sequence start longer where it was extended."""
-        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked))))
+        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked), _renumbered(self.marked))))
 
     def simplify_case(self) -> bool:
         """Run the trace on a simpler case, if it knows any."""
@@ -225,6 +244,12 @@ def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
                 if isinstance(earlier, Add) and earlier.name == name and isinstance(earlier.tokens, int):
                     longer = Marked(earlier._replace(tokens=earlier.tokens + count), launch)
                     yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
+
+
+def _renumbered(marked: list[Marked]) -> list[Marked]:
+    """Return the trace with its requests numbered from 0."""
+    operations = scheduler_alphabet.renumbered([operation for operation, _ in marked])
+    return [each._replace(operation=operation) for each, operation in zip(marked, operations, strict=True)]
 
 
 def _simpler(operation: Any) -> Iterator[Any]:
