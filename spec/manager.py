@@ -235,7 +235,10 @@ class Manager:
         """
 
     def retire(self, launch: LaunchId) -> Outcome | None:
-        """Take note that a launch, and all that happens before it, is known to be done."""
+        """Take note that a launch, and all that happens before it, is known to be done.
+
+        A row of it may be pointed at another block that holds the same, as by `publish`.
+        """
 
     def rows_read(self, launch: LaunchId) -> Sequence[Sequence[Block]] | None:
         """Return the rows, one a sequence of the launch, as a device that executes it now would read them.
