@@ -132,6 +132,7 @@ class ForeignWorld:
                 refuse_if(ahead != 0 or not self.device.flights, Reason.UNKNOWN_LAUNCH)
             case Cancel(request):
                 refuse_if(request not in self.live, Reason.UNKNOWN)
+                refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.BUSY)
                 late = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
                 refuse_if(self.in_flight(request) and not late, Reason.BUSY)
             case Finish():
