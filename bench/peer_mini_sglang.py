@@ -13,7 +13,6 @@ import torch
 from pagedkv.bench.peer_host import host_only
 from pagedkv.bench.peer_imports import import_peer
 from pagedkv.bench.peer_texts import Text, TextManager
-from pagedkv.spec.arithmetic import blocks_needed
 from pagedkv.spec.manager import Block, Config, Feature, Name, Reason, Refused, Rows
 
 HOW = "put the folder python of a checkout of github.com/sgl-project/mini-sglang on PYTHONPATH"

@@ -13,10 +13,32 @@ from pagedkv.bench.peer_imports import import_peer
 from pagedkv.spec.manager import Config, Feature, Manager, Name, Outcome, Reason, Refused, Rows, Tokens
 from pagedkv.spec.outcome import Telling
 
-ABSENT = """aiohttp cachetools cbor2 fastapi llguidance msgspec openai openai_harmony partial_json_parser
-    prometheus_client pybase64 requests urllib3 uvloop xgrammar zmq""".split()
-MODULES = """vllm.v1.core.kv_cache_manager vllm.v1.core.kv_cache_utils vllm.v1.kv_cache_interface vllm.v1.request
-    vllm.sampling_params vllm.utils.hashing""".split()
+ABSENT = [
+    "aiohttp",
+    "cachetools",
+    "cbor2",
+    "fastapi",
+    "llguidance",
+    "msgspec",
+    "openai",
+    "openai_harmony",
+    "partial_json_parser",
+    "prometheus_client",
+    "pybase64",
+    "requests",
+    "urllib3",
+    "uvloop",
+    "xgrammar",
+    "zmq",
+]
+MODULES = [
+    "vllm.v1.core.kv_cache_manager",
+    "vllm.v1.core.kv_cache_utils",
+    "vllm.v1.kv_cache_interface",
+    "vllm.v1.request",
+    "vllm.sampling_params",
+    "vllm.utils.hashing",
+]
 (managers, utils, interface, requests, sampling, hashing), STOOD_IN = import_peer(
     MODULES, ABSENT, "pip install --no-deps vllm==0.33.0"
 )

@@ -49,10 +49,8 @@ def peers_command(
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     out = output_folder(out, json_file)
-    told = []
     with LateSpinner("judging peers") as spinner:
-        for name in names or PEERS:
-            told.append(_judge(PEERS[name], operations, seed, out, spinner))
+        told = [_judge(PEERS[name], operations, seed, out, spinner) for name in names or PEERS]
     _print(told)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "peers.md", ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
