@@ -159,7 +159,8 @@ class Device:
             return Broken("R-DATA", line)
         line = f"{line}; it was not computed for this request"
         served, taking = flight.takings[at]
-        if not self.shares_prefixes or flight.hits[at] % self.config.block_size:
+        part_of_a_block = flight.hits[at] % self.config.block_size and not flight.step.copies
+        if not self.shares_prefixes or part_of_a_block:
             return Broken("R-PRE-1" if taking.life else "R-DATA", line)
         if misread.found is None:
             return Broken("R-HASH-4", line)

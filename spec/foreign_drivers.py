@@ -5,6 +5,7 @@ are often exact multiples of the block size. A seed's run ends with every reques
 """
 
 from collections.abc import Iterator
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -60,7 +61,8 @@ class ForeignCase(NamedTuple):
 
     def start(self) -> ForeignWorld:
         """Return a new world. Errors: `Broken`, CRASH, where the scheduler can't be made."""
-        return ForeignWorld(self.config, self.limits, made(self.factory, self.config, self.limits))
+        fresh = partial(made, self.factory, self.config, self.limits)
+        return ForeignWorld(self.config, self.limits, fresh(), fresh)
 
     def simpler_cases(self) -> Iterator["ForeignCase"]:
         """Yield the case with one thing less to think of: steps that hold all, nothing shared, a smaller pool."""

@@ -9,6 +9,7 @@ Where more than one rule names a fault, the one is said that is nearest to its c
 for a request and holds the wrong contents is a hit that should not have been, and not just R-DATA.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .calls import call
@@ -59,8 +60,14 @@ class Seen(NamedTuple):
 class ForeignWorld:
     """A stranger's scheduler and its judge, taken one operation further by `step`."""
 
-    def __init__(self, config: Config, limits: Limits, scheduler: ForeignScheduler) -> None:
-        self.config, self.limits, self.scheduler = config, limits, scheduler
+    def __init__(
+        self,
+        config: Config,
+        limits: Limits,
+        scheduler: ForeignScheduler,
+        fresh: Callable[[], ForeignScheduler],  # makes another one
+    ) -> None:
+        self.config, self.limits, self.scheduler, self.fresh = config, limits, scheduler, fresh
         self.device = Device(
             config,
             limits,
@@ -244,16 +251,24 @@ class ForeignWorld:
         return rounds
 
     def _serve_the_longest(self) -> None:
-        """R-OWN-4 from outside: with nothing left, one request as long as the whole pool must be served."""
+        """R-OWN-4 from outside: with nothing left, one request as long as the whole pool must be served.
+
+        Where a new scheduler would not serve it either, nothing has been lost: it stands still (R-PRE-3).
+        """
         blocks, free = self.config.blocks, free_blocks(self.scheduler)
         if free is not None and free != blocks:
             raise Broken("R-OWN-4", f"all are gone, and {free} of {blocks} blocks are free or cached")
         request = Request(LONGEST_ID + len(self.left), self.longest - 1, 1)
-        self._submit(request)
         try:
-            self._serve_all()
+            self.serve_alone(request)
         except Broken as broken:
             if broken.rule != "R-PRE-3":
                 raise
+            ForeignWorld(self.config, self.limits, self.fresh(), self.fresh).serve_alone(request)
             what = f"all were gone, and a request of {request.prompt_length} tokens is not served"
             raise Broken("R-OWN-4", f"{what}: {broken.detail}") from None
+
+    def serve_alone(self, request: Request) -> None:
+        """Submit a request and serve whoever is there to the end. Errors: `Broken`."""
+        self._submit(request)
+        self._serve_all()

@@ -15,8 +15,8 @@ from .alphabet import Add, Execute, Extend, Pin, Publish, Retire, Submit
 from .manager import Factory
 from .moves import possible
 from .refusals import Broken
-from .state import Config, LaunchId, Tokens
-from .world import Place, World, world
+from .state import Config, LaunchId, State, Tokens
+from .world import World, world
 
 
 class Told(NamedTuple):
@@ -30,6 +30,22 @@ class Told(NamedTuple):
     own_calls: tuple[str, ...] = ()  # what the adapter called its manager with, where it tells
 
 
+class Steppable(Protocol):
+    """What a trace is run in, of whatever alphabet."""
+
+    offered: Any  # the last answer of the thing under test
+
+    @property
+    def state(self) -> State:
+        """The state by which it is told what is possible."""
+
+    def step(self, operation: Any) -> Any:
+        """Take an operation; return what was decided. Errors: `Broken`."""
+
+    def blocks(self) -> tuple[int, int, int]:
+        """Return how many blocks are free, held and quarantined."""
+
+
 class Startable(Protocol):
     """What a trace can be run on."""
 
@@ -37,7 +53,7 @@ class Startable(Protocol):
     def config(self) -> Config:
         """The sizes of the cache."""
 
-    def start(self) -> Place:
+    def start(self) -> Steppable:
         """Return a new world."""
 
 
