@@ -98,6 +98,10 @@ class MiniSglangScheduler(ForeignScheduler):
             return True
         return False
 
+    def free_blocks(self) -> int:
+        """Return how many pages are free or may be evicted."""
+        return int(self.scheduler.cache_manager.available_size) // self.config.block_size
+
     def _row(self, request: Any) -> Row:
         pages = pages_of(self.scheduler.cache_manager, request, request.device_len)
         samples = not isinstance(request, prefill.ChunkedReq)
