@@ -110,7 +110,12 @@ PEERS: dict[str, Peer] = {
         Peer("torch_paged_attention", Level.MANAGER, *TORCH, "peer_torch:TorchPagedAttention"),
         Peer("torch_paged_attention_mask", Level.MANAGER, *TORCH, "peer_torch:TorchPagedAttentionMask"),
         Peer("transformers", Level.MANAGER, *TRANSFORMERS, "peer_transformers:TransformersManager"),
-        Peer("transformers_scheduler", Level.SCHEDULER, *TRANSFORMERS, "peer_transformers_scheduler:WholeScheduler"),
+        Peer(
+            "transformers_scheduler",
+            Level.SCHEDULER,
+            *TRANSFORMERS,
+            "peer_transformers_scheduler:TransformersScheduler",
+        ),
         Peer("vllm", Level.MANAGER, *VLLM, "peer_vllm:VllmManager"),
         Peer("vllm_scheduler", Level.SCHEDULER, *VLLM, "peer_vllm:VllmScheduler"),
         Peer("sglang", Level.MANAGER, *SGLANG, "peer_sglang:SglangManager"),
