@@ -121,14 +121,20 @@ PEERS: dict[str, Peer] = {
         Peer("torch_paged_attention", Level.MANAGER, *TORCH, "peer_torch:TorchPagedAttention"),
         Peer("torch_paged_attention_mask", Level.MANAGER, *TORCH, "peer_torch:TorchPagedAttentionMask"),
         Peer("transformers", Level.MANAGER, *TRANSFORMERS, "peer_transformers:TransformersManager"),
-        Peer("transformers_scheduler", Level.SCHEDULER, *TRANSFORMERS, "peer_transformers:TransformersScheduler"),
+        Peer(
+            "transformers_scheduler",
+            Level.SCHEDULER,
+            *TRANSFORMERS,
+            "peer_transformers_scheduler:TransformersScheduler",
+        ),
         Peer("vllm", Level.MANAGER, *VLLM, "peer_vllm:VllmManager"),
         Peer("vllm_scheduler", Level.SCHEDULER, *VLLM, "peer_vllm:VllmScheduler"),
         Peer("sglang", Level.MANAGER, *SGLANG, "peer_sglang:SglangManager"),
         Peer("nano_vllm", Level.MANAGER, *NANO_VLLM, "peer_nano_vllm:NanoVllmManager"),
-        Peer("nano_vllm_scheduler", Level.SCHEDULER, *NANO_VLLM, "peer_nano_vllm:NanoVllmScheduler"),
+        Peer("nano_vllm_scheduler", Level.SCHEDULER, *NANO_VLLM, "peer_nano_vllm_scheduler:NanoVllmScheduler"),
         Peer("mini_sglang", Level.MANAGER, *MINI_SGLANG, "peer_mini_sglang:MiniSglangManager"),
-        Peer("mini_sglang_scheduler", Level.SCHEDULER, *MINI_SGLANG, "peer_mini_sglang:MiniSglangScheduler"),
+        Peer("mini_sglang_scheduler", Level.SCHEDULER, *MINI_SGLANG, "peer_mini_sglang_scheduler:MiniSglangScheduler"),
+        Peer("mini_sglang_served", Level.SCHEDULER, *MINI_SGLANG, "peer_mini_sglang_scheduler:MiniSglangServed"),
     )
 }
 
