@@ -66,15 +66,16 @@ def told_in_words(operation: Operation, offered: Seen | Refused | None) -> tuple
 
 def _came(operation: Operation, seen: Seen) -> Iterable[str]:
     if seen.launch:
-        yield f"#{seen.launch}: " + ", ".join(map(_row, seen.rows))
+        yield f"#{seen.launch}: " + "; ".join(map(_row, seen.rows))
     for word, requests in (("preempts", seen.preempted), ("finishes", seen.finished)):
         if requests:
             yield f"{word} {' '.join(map(str, requests))}"
     if isinstance(operation, Finish):
-        yield f"{seen.steps} rounds"
+        yield "and so on" if seen.launch else f"{seen.steps} rounds"
 
 
 def _row(row: Row) -> str:
     last = row.start + row.length - 1
     positions = f"{row.start}" if row.length == 1 else f"{row.start} to {last}"
-    return f"{row.request} computes {positions} in blocks {' '.join(map(str, row.blocks))}"
+    blocks = " ".join(map(str, row.blocks))
+    return f"{row.request} computes {positions} in block{'s' * (len(row.blocks) > 1)} {blocks}"

@@ -45,7 +45,7 @@ class OwnScheduler(ForeignScheduler):
             return Step((), preempted)
         columns = (plan.launch.seqs, plan.launch.starts, plan.counts, plan.samples)
         rows = [
-            Row(self.requests[name], start, count, self.scheduler.cache.block_table(name), samples=samples > 0)
+            Row(self.requests[name], start, count, self.scheduler.cache.block_table(name).tolist(), samples > 0)
             for name, start, count, samples in zip(*(column.tolist() for column in columns), strict=True)
         ]
         return Step(rows, preempted, own=plan.launch)

@@ -81,7 +81,8 @@ class Device:
         for copy in step.copies:
             inside = copy.source in self.shadow.usable and copy.target in self.shadow.usable
             if copy.sequence not in requests or not inside or not 0 <= copy.extent <= self.config.block_size:
-                raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no request of the step")
+                what = f"{copy.extent} slots of block {copy.source} are copied to {copy.target} for {copy.sequence}"
+                raise Broken("R-COW-3", f"{what}: not inside usable blocks, or no request of the step")
 
     def _check_table(self, row: Row) -> None:
         needed = blocks_needed(row.start + row.length, self.config.block_size)
@@ -159,7 +160,8 @@ class Device:
             return Broken("R-DATA", line)
         line = f"{line}; it was not computed for this request"
         served, taking = flight.takings[at]
-        if not self.shares_prefixes or flight.hits[at] % self.config.block_size:
+        part_of_a_block = flight.hits[at] % self.config.block_size and not flight.step.copies
+        if not self.shares_prefixes or part_of_a_block:
             return Broken("R-PRE-1" if taking.life else "R-DATA", line)
         if misread.found is None:
             return Broken("R-HASH-4", line)

@@ -9,6 +9,7 @@ Where more than one rule names a fault, the one is said that is nearest to its c
 for a request and holds the wrong contents is a hit that should not have been, and not just R-DATA.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from .calls import call
@@ -24,7 +25,7 @@ from .state import Config, LaunchId, Root, State
 
 RULES_OUTSIDE = {
     "R-DATA": "Every position that a step reads holds the KV of the request's own tokens up to there.",
-    "R-OWN-3": "No block stands twice in a table, and no two requests of a step write to one block.",
+    "R-OWN-3": "No block stands twice in a table or is free twice, and no two requests of a step write to one block.",
     "R-OWN-4": "When all requests are gone every block is free or cached: a request as long as the pool is served.",
     "R-LIFE-1": "Under the discipline of fences nothing is written that a step in flight reads or writes.",
     "R-LIFE-7": "A result counts once, for the request and the life that it was sampled for; who has left has no row.",
@@ -59,8 +60,14 @@ class Seen(NamedTuple):
 class ForeignWorld:
     """A stranger's scheduler and its judge, taken one operation further by `step`."""
 
-    def __init__(self, config: Config, limits: Limits, scheduler: ForeignScheduler) -> None:
-        self.config, self.limits, self.scheduler = config, limits, scheduler
+    def __init__(
+        self,
+        config: Config,
+        limits: Limits,
+        scheduler: ForeignScheduler,
+        fresh: Callable[[], ForeignScheduler],  # makes another one
+    ) -> None:
+        self.config, self.limits, self.scheduler, self.fresh = config, limits, scheduler, fresh
         self.device = Device(
             config,
             limits,
@@ -102,6 +109,7 @@ class ForeignWorld:
             self.scheduler.own_calls.clear()
         if self.offered is None:
             self._take(operation)
+            self._count()
         assert self.offered is not None, "every operation says what came of it"
         return self.offered
 
@@ -119,6 +127,12 @@ class ForeignWorld:
         """Return what the adapter says that it called at the last operation."""
         return tuple(self.scheduler.own_calls or ())
 
+    def _count(self) -> None:
+        """R-OWN-3, where it tells: more blocks free than there are means that one was let go twice."""
+        free = free_blocks(self.scheduler)
+        if free is not None and free > self.config.blocks:
+            raise Broken("R-OWN-3", f"{free} blocks are free or cached, of {self.config.blocks}")
+
     def _guard(self, operation: Operation) -> None:
         match operation:
             case Submit(request):
@@ -132,6 +146,7 @@ class ForeignWorld:
                 refuse_if(ahead != 0 or not self.device.flights, Reason.UNKNOWN_LAUNCH)
             case Cancel(request):
                 refuse_if(request not in self.live, Reason.UNKNOWN)
+                refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.BUSY)
                 late = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
                 refuse_if(self.in_flight(request) and not late, Reason.BUSY)
             case Finish():
@@ -243,16 +258,24 @@ class ForeignWorld:
         return rounds
 
     def _serve_the_longest(self) -> None:
-        """R-OWN-4 from outside: with nothing left, one request as long as the whole pool must be served."""
+        """R-OWN-4 from outside: with nothing left, one request as long as the whole pool must be served.
+
+        Where a new scheduler would not serve it either, nothing has been lost: it stands still (R-PRE-3).
+        """
         blocks, free = self.config.blocks, free_blocks(self.scheduler)
         if free is not None and free != blocks:
             raise Broken("R-OWN-4", f"all are gone, and {free} of {blocks} blocks are free or cached")
         request = Request(LONGEST_ID + len(self.left), self.longest - 1, 1)
-        self._submit(request)
         try:
-            self._serve_all()
+            self.serve_alone(request)
         except Broken as broken:
             if broken.rule != "R-PRE-3":
                 raise
+            ForeignWorld(self.config, self.limits, self.fresh(), self.fresh).serve_alone(request)
             what = f"all were gone, and a request of {request.prompt_length} tokens is not served"
             raise Broken("R-OWN-4", f"{what}: {broken.detail}") from None
+
+    def serve_alone(self, request: Request) -> None:
+        """Submit a request and serve whoever is there to the end. Errors: `Broken`."""
+        self._submit(request)
+        self._serve_all()

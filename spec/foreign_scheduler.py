@@ -49,6 +49,8 @@ token p, prompt first; the last token of all is never computed. `samples` says w
 behind these positions: yes where the row reaches the last token that is known or on its way from a step in flight, no
 for a chunk that ends before it. `blocks` is the table as the device is given it, a copy (entries behind the last
 position are not looked at). Positions before `start` that no earlier row computed are *hits* of the prefix cache.
+`Step.copies` names block copies that the device makes before everything else in the step: `Copy(request, source,
+target, extent)`, of the first `extent` slots.
 
 **Preemption**: name in `Step.preempted` who was preempted since the last `schedule`. It comes again by itself, from
 position 0 or from where its hits end, with the tokens that it has sampled. A token that was in flight when its request
@@ -65,7 +67,7 @@ then nothing may be written that one of them touches (R-LIFE-1).
 
 **What you do not offer** goes into `not_offered`, a frozenset of `Feature`, and is not asked: `SALT` (no salt but 0),
 `CHUNKS` (a step has room for the longest prompt, and for whatever a preempted request computes again),
-`CANCEL_IN_FLIGHT` (no abort of a request with a row in flight).
+`CANCEL_IN_FLIGHT` (no abort of a request with a row in flight). Without a method `abort` there is none at all.
 
 **Worth its lines, never needed**: `free_blocks` (leaks show sooner), `rows_read`, if the device reads tables that the
 host may change after `schedule`, and `own_calls`: set it to a list in `__init__` and append each call of your scheduler
@@ -161,7 +163,7 @@ class ForeignScheduler:
         raise NotImplementedError
 
     def abort(self, request: RequestId) -> None:
-        """Let a live request go: it may wait, run, or have a row in a step in flight."""
+        """Let a live request go: it may wait, run, or have a row in a step in flight. Not overridden: not offered."""
         raise NotImplementedError
 
     # ---- what some can tell

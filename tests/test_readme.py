@@ -16,12 +16,14 @@ import typer.core
 import typer.main
 from pagedkv.bench.command_line import application, run
 from pagedkv.spec.alphabet import KINDS, REFUSALS
+from pagedkv.spec.foreign_judge import RULES_OUTSIDE
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING
 from pagedkv.spec.scheduler_alphabet import KINDS as SCHEDULER_KINDS
 from pagedkv.spec.scheduler_alphabet import REFUSALS as SCHEDULER_REFUSALS
 
 from checkout import ROOT, commands, fenced, modules, table, tracked
+from foreign_scheduler_faults import FAULTS as FOREIGN_FAULTS
 from test_planted_faults import CONTENTS, LOCK_STEP
 from test_planted_sharing_faults import CONTENTS as SHARED_CONTENTS
 from test_planted_sharing_faults import LOCK_STEP as SHARED
@@ -148,6 +150,14 @@ def test_the_table_of_scheduling_rules_is_that_of_the_code() -> None:
         faults = [f"`{fault.__name__}` {found.length}" for fault, found in FAULTS.items() if found.rule == rule.name]
         right.append([rule.name, rule.sentence, on, ", ".join(faults)])
     assert table(SPEC, "scheduling rule") == right
+
+
+def test_the_table_of_rules_of_a_strangers_scheduler_is_that_of_the_code() -> None:
+    right = []
+    for rule, sentence in RULES_OUTSIDE.items():
+        faults = [f"`{fault.__name__}`" for fault, broken in FOREIGN_FAULTS.items() if broken == rule]
+        right.append([rule, sentence, ", ".join(faults)])
+    assert table(SPEC, "rule of a stranger's scheduler") == right
 
 
 def test_the_reading_order_names_every_module_once() -> None:
