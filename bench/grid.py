@@ -22,9 +22,10 @@ from pagedkv.bench.code_version import code_version
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
 from pagedkv.bench.replay import replay
+from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import ReplaySettings
 from pagedkv.bench.replay_report import ReplayReport, refusals_in_words
-from pagedkv.bench.replay_scheduler import TrafficSettings, replay_scheduled
+from pagedkv.bench.replay_scheduler import replay_scheduled
 from pagedkv.bench.scheduler_options import PolicyName
 from pagedkv.bench.scheduler_report import SchedulerReport
 from pagedkv.bench.traces import Trace
@@ -101,10 +102,11 @@ def run_cell(trace: Trace, settings: CellSettings) -> Figures | Failed:
         return Failed(said(error))
     except Exception as error:  # noqa: BLE001  (a fault of ours, and in this cell alone)
         return Failed(said(error), traceback.format_exc())
-    if len(report.refusals) == report.requests:
-        reasons = refusals_in_words(report.refusals)
+    figures = report.as_json()
+    if figures["refused"] == report.requests:
+        reasons = refusals_in_words(report.refusals, report.requests)
         return Failed(f"none of {report.requests:,} requests could ever run in {report.blocks:,} blocks: {reasons}")
-    return report.as_json()
+    return figures
 
 
 def _replayed(trace: Trace, settings: CellSettings) -> ReplayReport | SchedulerReport:
