@@ -13,13 +13,14 @@ import torch
 from pagedkv.bench.peer_host import host_only
 from pagedkv.bench.peer_imports import import_peer
 from pagedkv.bench.peer_texts import Text, TextManager
-from pagedkv.spec.arithmetic import blocks_needed
 from pagedkv.spec.manager import Block, Config, Feature, Name, Reason, Refused, Rows
 
 HOW = "put the folder python of a checkout of github.com/sgl-project/mini-sglang on PYTHONPATH"
 ABSENT = ("zmq", "msgpack", "tvm_ffi", "flashinfer", "sgl_kernel", "modelscope", "accelerate")
-MODULES = [f"minisgl.{name}" for name in ("scheduler.scheduler", "scheduler.prefill", "core", "kernel", "message")]
-(schedulers, prefill, core, kernel, messages), _ = import_peer(MODULES, ABSENT, HOW)
+PARTS = ("scheduler.scheduler", "scheduler.prefill", "core", "kernel", "message", "distributed")
+(schedulers, prefill, core, kernel, messages, distributed), _ = import_peer(
+    [f"minisgl.{part}" for part in PARTS], ABSENT, HOW
+)
 
 
 def _equal_keys(a: torch.Tensor, b: torch.Tensor) -> int:
@@ -28,13 +29,14 @@ def _equal_keys(a: torch.Tensor, b: torch.Tensor) -> int:
 
 
 kernel.fast_compare_key = _equal_keys  # its own is compiled from C++
+distributed.set_tp_info(0, 1)  # its log wants to know
 
 
-def make_mini_sglang_managers(blocks: int, block_size: int, requests: int) -> tuple[Any, Any, Any, Any]:
-    """Return mini-sglang's own managers of cache, tables, decoding and prefill, of so many pages and requests."""
+def make_mini_sglang_managers(blocks: int, block_size: int, requests: int, kind: str = "radix") -> tuple[Any, ...]:
+    """Return mini-sglang's own managers of cache, tables, decoding and prefill; the kind may be "naive", too."""
     core._GLOBAL_CTX = core.Context(block_size)  # noqa: SLF001  (where the radix tree finds the page size)
     page_table = torch.zeros((requests, (blocks + 1) * block_size), dtype=torch.int32)
-    caches = schedulers.CacheManager(blocks, block_size, page_table, "radix")
+    caches = schedulers.CacheManager(blocks, block_size, page_table, kind)
     tables, decode = schedulers.TableManager(requests, page_table), schedulers.DecodeManager(block_size)
     return caches, tables, decode, prefill.PrefillManager(caches, tables, decode)
 
@@ -71,9 +73,8 @@ class MiniSglangManager(TextManager):
     def extend(self, rows: Rows) -> None:
         """Take pages for the next positions of a batch."""
         size, batch = self.config.block_size, {name: self.requests[name] for name, _ in rows}
-        pages = sum(
-            -(-(batch[name].device_len + count) // size) - -(-batch[name].device_len // size) for name, count in rows
-        )
+        ends = {name: batch[name].device_len + count for name, count in rows}
+        pages = sum(blocks_needed(ends[name], size) - len(self.block_table(name)) for name in batch)
         if pages * size > self.cache.available_size:
             raise Refused(Reason.NO_SPACE)
         for name, count in rows:

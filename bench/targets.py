@@ -44,7 +44,7 @@ class Named:
 
     def __call__(self, *arguments: object) -> Any:
         """Make a manager, or a scheduler. Errors: whatever the factory raises."""
-        return _imported(self.name)(*arguments)
+        return imported(self.name)(*arguments)
 
 
 def load_target(name: str) -> Factory:
@@ -58,10 +58,9 @@ def imported_target(name: str) -> Named:
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise BadInput(where, "no target", f"give {' or '.join(OURS)}, or package.module:factory")
-    if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109  (sys.path holds strings)
+    look_here()
     try:
-        found = _imported(name)
+        found = imported(name)
     except (KeyboardInterrupt, BadInput):
         raise
     except BaseException as error:
@@ -71,8 +70,15 @@ def imported_target(name: str) -> Named:
     return Named(name)
 
 
+def look_here() -> None:
+    """Let modules of the current folder be imported, as those of an installed package."""
+    if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  (sys.path holds strings)
+
+
 @cache
-def _imported(name: str) -> Callable[..., Any]:
+def imported(name: str) -> Callable[..., Any]:
+    """Return what a target names, imported. Errors: whatever its module raises."""
     module_name, _, attribute = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in attribute.split("."):

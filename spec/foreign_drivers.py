@@ -157,8 +157,7 @@ def draw_request(here: ForeignWorld, offers: Offers, id_: int, random: Random) -
 
 def draw_move(here: ForeignWorld, offers: Offers, random: Random) -> Operation:
     """Draw one operation that makes sense now; no id is used twice."""
-    late = Feature.CANCEL_IN_FLIGHT not in offers.not_offered
-    leaving = [request for request in here.live if late or not here.in_flight(request)]
+    leaving = [request for request in here.live if here.refusal(Cancel(request)) is None]
     sensible = {
         Submit: len(here.live) < REQUESTS,
         Schedule: len(here.device.flights) < here.limits.steps_ahead,

@@ -25,7 +25,7 @@ from .state import Config, LaunchId, Root, State
 
 RULES_OUTSIDE = {
     "R-DATA": "Every position that a step reads holds the KV of the request's own tokens up to there.",
-    "R-OWN-3": "No block stands twice in a table, and no two requests of a step write to one block.",
+    "R-OWN-3": "No block stands twice in a table or is free twice, and no two requests of a step write to one block.",
     "R-OWN-4": "When all requests are gone every block is free or cached: a request as long as the pool is served.",
     "R-LIFE-1": "Under the discipline of fences nothing is written that a step in flight reads or writes.",
     "R-LIFE-7": "A result counts once, for the request and the life that it was sampled for; who has left has no row.",
@@ -109,6 +109,7 @@ class ForeignWorld:
             self.scheduler.own_calls.clear()
         if self.offered is None:
             self._take(operation)
+            self._count()
         assert self.offered is not None, "every operation says what came of it"
         return self.offered
 
@@ -126,6 +127,12 @@ class ForeignWorld:
         """Return what the adapter says that it called at the last operation."""
         return tuple(self.scheduler.own_calls or ())
 
+    def _count(self) -> None:
+        """R-OWN-3, where it tells: more blocks free than there are means that one was let go twice."""
+        free = free_blocks(self.scheduler)
+        if free is not None and free > self.config.blocks:
+            raise Broken("R-OWN-3", f"{free} blocks are free or cached, of {self.config.blocks}")
+
     def _guard(self, operation: Operation) -> None:
         match operation:
             case Submit(request):
@@ -139,6 +146,7 @@ class ForeignWorld:
                 refuse_if(ahead != 0 or not self.device.flights, Reason.UNKNOWN_LAUNCH)
             case Cancel(request):
                 refuse_if(request not in self.live, Reason.UNKNOWN)
+                refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.BUSY)
                 late = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
                 refuse_if(self.in_flight(request) and not late, Reason.BUSY)
             case Finish():

@@ -67,7 +67,7 @@ then nothing may be written that one of them touches (R-LIFE-1).
 
 **What you do not offer** goes into `not_offered`, a frozenset of `Feature`, and is not asked: `SALT` (no salt but 0),
 `CHUNKS` (a step has room for the longest prompt, and for whatever a preempted request computes again),
-`CANCEL_IN_FLIGHT` (no abort of a request with a row in flight).
+`CANCEL_IN_FLIGHT` (no abort of a request with a row in flight). Without a method `abort` there is none at all.
 
 **Worth its lines, never needed**: `free_blocks` (leaks show sooner), `rows_read`, if the device reads tables that the
 host may change after `schedule`, and `own_calls`: set it to a list in `__init__` and append each call of your scheduler
@@ -163,7 +163,7 @@ class ForeignScheduler:
         raise NotImplementedError
 
     def abort(self, request: RequestId) -> None:
-        """Let a live request go: it may wait, run, or have a row in a step in flight."""
+        """Let a live request go: it may wait, run, or have a row in a step in flight. Not overridden: not offered."""
         raise NotImplementedError
 
     # ---- what some can tell

@@ -125,7 +125,7 @@ def _drain(here: World) -> list[Operation]:
     able: list[Operation] = [operation for operation in choices if operation is not None]
     if not able:  # what is planned must be launched before it can be released
         planned = tuple((name, sequence.planned) for name, sequence in state.sequences.items() if sequence.planned)
-        able = [Submit(planned)]
+        able = [here.fit(Submit(planned)) or Submit(planned)]
     return able
 
 

@@ -50,6 +50,7 @@ not offered; the rest is said in `not_offered`, a frozenset of `Feature`:
     FORK, PIN, CLEAR, PUBLISH   (known by themselves from what you override)
     COPY_ON_WRITE        forks come only where the parent's last block is full
     SALT                 no salt but 0
+    LATE_TOKENS          every prompt has ids, and `publish` tells those of extended positions before they are launched
     BATCHES              `extend` names one sequence at a time (else: all or nothing for the batch)
     SEVERAL_TOKENS       `extend` asks for one position at a time
     CHUNKS               a launch takes all that is planned of a sequence
@@ -73,9 +74,9 @@ streams; `block_sizes = (2, 4)` with which block sizes it can be made.
 known, and returns `Outcome(hits=[...])`, the blocks that the sequence begins with because they hold the KV of its first
 tokens; they must be the first of its block table. At least one token is left to compute: at most (tokens - 1) //
 block_size blocks. Of some sequences no ids are known, and none of positions that were extended, until `publish` tells
-them; if yours must have ids, make up ones that nobody else has. What you find must have been written by launches that
-were submitted by then (or are planned, where PARTIAL_STEPS is not offered); equal tokens under another salt, or from
-before `clear`, are other contents.
+them, perhaps after they were launched; if yours must have ids by then, do not offer LATE_TOKENS. What you find must
+have been written by launches that were submitted by then (or be planned, where PARTIAL_STEPS is not offered); equal
+tokens under another salt, or from before `clear`, are other contents.
 
 **Worth its lines, never needed**: `free_blocks` and `cached_blocks` (faults show sooner, and leaks at all), `clone`
 (`explore` branches; by default a deep copy, and where that fails the operations are run again), `fingerprint`
@@ -234,7 +235,10 @@ class Manager:
         """
 
     def retire(self, launch: LaunchId) -> Outcome | None:
-        """Take note that a launch, and all that happens before it, is known to be done."""
+        """Take note that a launch, and all that happens before it, is known to be done.
+
+        A row of it may be pointed at another block that holds the same, as by `publish`.
+        """
 
     def rows_read(self, launch: LaunchId) -> Sequence[Sequence[Block]] | None:
         """Return the rows, one a sequence of the launch, as a device that executes it now would read them.

@@ -14,7 +14,9 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from .alphabet import Add, Clear, Extend, Fork, Operation, Pin, Publish, Release, Retire, Submit, Unpin
-from .state import Name, State
+from .moves_sharing import truly
+from .outcome import Rows
+from .state import Name, State, Tokens
 
 
 class Discipline(StrEnum):
@@ -32,6 +34,7 @@ class Feature(StrEnum):
     COPY_ON_WRITE = "copy-on-write"  # a fork while the last block of the parent is not full
     SALT = "salt"  # a salt other than 0
     PUBLISH = "publish"  # `publish`: prompts alone are found again
+    LATE_TOKENS = "late tokens"  # a prompt without ids, a launch of positions whose ids `publish` has not told yet
     PIN = "pin"  # `pin` and `unpin`
     CLEAR = "clear"  # `clear`
     BATCHES = "batches"  # `extend` of more than one sequence
@@ -57,6 +60,8 @@ def missing(state: State, operation: Operation, lacks: frozenset[Feature]) -> li
     if not lacks:
         return []
     needed = {NEEDED.get(type(operation)), *_needed(state, operation)}
+    if Feature.PUBLISH in lacks and isinstance(operation, Submit):
+        needed.discard(Feature.LATE_TOKENS)  # there is no other way to tell them
     return [feature for feature in Feature if feature in needed & lacks]
 
 
@@ -64,8 +69,9 @@ def _needed(state: State, operation: Operation) -> Iterator[Feature | None]:
     """Yield what an operation needs besides its method."""
     sequences = state.sequences
     match operation:
-        case Add(_, _, salt) | Pin(_, _, salt):
+        case Add(_, tokens, salt) | Pin(_, tokens, salt):
             yield Feature.SALT if salt else None
+            yield Feature.LATE_TOKENS if isinstance(tokens, int) else None
         case Extend(rows):
             yield Feature.BATCHES if len(rows) > 1 else None
             yield Feature.SEVERAL_TOKENS if any(count > 1 for _, count in rows) else None
@@ -74,6 +80,7 @@ def _needed(state: State, operation: Operation) -> Iterator[Feature | None]:
         case Submit(rows):
             yield Feature.CHUNKS if any(count < sequences[name].planned for name, count in rows) else None
             yield Feature.PARTIAL_STEPS if len(rows) < len(_planned(state)) else None
+            yield Feature.LATE_TOKENS if _untold(state, rows) else None
         case Release(name):
             yield Feature.PARTIAL_STEPS if sequences[name].planned else None
             yield Feature.CANCEL_IN_FLIGHT if is_in_flight(state, name) else None
@@ -86,13 +93,15 @@ def _needed(state: State, operation: Operation) -> Iterator[Feature | None]:
 def fit(state: State, operation: Operation, lacks: frozenset[Feature]) -> Operation | None:
     """Return the nearest operation that needs nothing of what a manager lacks, None if there is none.
 
-    The operation must make sense in the state (`BlackBox.refusal`). Cost: none where nothing is lacking.
+    The operation must make sense in the state (`guards`). Cost: none where nothing is lacking.
     """
     if not lacks:
         return operation
     match operation:
-        case Add() if Feature.SALT in lacks:
-            operation = operation._replace(salt=0)
+        case Add(name, tokens, salt):
+            if isinstance(tokens, int) and Feature.LATE_TOKENS in lacks:
+                tokens = _ids(state.epochs, range(tokens))
+            operation = Add(name, tokens, 0 if Feature.SALT in lacks else salt)
         case Extend(rows):
             rows = rows[:1] if Feature.BATCHES in lacks else rows
             operation = Extend(tuple((name, 1) for name, _ in rows) if Feature.SEVERAL_TOKENS in lacks else rows)
@@ -103,6 +112,9 @@ def fit(state: State, operation: Operation, lacks: frozenset[Feature]) -> Operat
             if Feature.PARTIAL_STEPS in lacks:
                 rows = tuple((planned | dict(rows)).items())
             operation = Submit(rows, stream)
+            told_first = Feature.LATE_TOKENS in lacks and Feature.PUBLISH not in lacks
+            if told_first and (untold := _untold(state, rows)):
+                operation = Publish(truly(state, untold))
         case _:
             pass
     return None if missing(state, operation, lacks) else operation
@@ -112,6 +124,21 @@ def is_in_flight(state: State, name: Name) -> bool:
     """Whether a launch in flight computes positions of a live sequence."""
     epoch = state.sequences[name].epoch
     return any(part.epoch == epoch for launch in state.launches for part in launch.computations)
+
+
+def _untold(state: State, rows: Rows) -> dict[Name, Tokens]:
+    """Return ids for the positions of a launch that have none."""
+    found = {}
+    for name, count in rows:
+        sequence = state.sequences[name]
+        if (stop := sequence.launched + count) > len(sequence.known):
+            found[name] = _ids(sequence.epoch, range(len(sequence.known), stop))
+    return found
+
+
+def _ids(epoch: int, positions: range) -> Tokens:
+    """Return ids that are often those of others, and not always."""
+    return tuple(int((epoch + position) % 3 == 2) for position in positions)
 
 
 def _planned(state: State) -> dict[Name, int]:

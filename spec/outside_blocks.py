@@ -152,6 +152,9 @@ def _named(step: OutsideStep) -> set[Name]:
             return {name}
         case Extend(rows) | Submit(rows) | Publish(rows):
             return {name for name, _ in rows}
+        case Retire():  # what is done may be found twice: a row is then pointed at the other block, as at `publish`
+            left = {launch.id for launch in step.old.launches} - {launch.id for launch in step.new.launches}
+            return {part.sequence for launch in step.old.launches if launch.id in left for part in launch.computations}
         case _:
             return set()
 
