@@ -292,9 +292,9 @@ QUICK = [
 
 
 def finding(fault: type[faults.Faulty], expected: Expected, *, lock_step: bool) -> Finding:
-    report = explore(Settings(expected.scope, fault, lock_step, pairs=lock_step), workers=1)
+    report = explore(Settings(expected.scope, fault, lock_step, pairs=lock_step, aside=CONTENTS_ALONE), workers=1)
     assert report.broken is not None
-    return Finding(Case(expected.scope.config, fault, lock_step), tuple(report.trace), report.broken)
+    return Finding(Case(expected.scope.config, fault, lock_step, CONTENTS_ALONE), tuple(report.trace), report.broken)
 
 
 @pytest.mark.parametrize(("fault", "expected", "lock_step"), QUICK)
