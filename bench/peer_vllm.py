@@ -9,36 +9,11 @@ from collections.abc import Collection, Sequence
 from itertools import count as count_from
 from typing import Any
 
-from pagedkv.bench.peer_imports import import_peer
+from pagedkv.bench.peer_engines import make_vllm_manager, make_vllm_request, vllm
 from pagedkv.spec.manager import Config, Feature, Manager, Name, Outcome, Reason, Refused, Rows, Tokens
 from pagedkv.spec.outcome import Telling
 
-HOW = "pip install --no-deps vllm==0.33.0"
-ABSENT = """aiohttp cachetools cbor2 fastapi llguidance msgspec openai openai_harmony partial_json_parser
-    prometheus_client pybase64 requests urllib3 uvloop xgrammar zmq""".split()
-MODULES = """vllm.v1.core.kv_cache_manager vllm.v1.core.kv_cache_utils vllm.v1.kv_cache_interface vllm.v1.request
-    vllm.sampling_params vllm.utils.hashing""".split()
-(managers, utils, interface, requests, sampling, hashing), STOOD_IN = import_peer(MODULES, ABSENT, HOW)
-utils.init_none_hash(hashing.sha256)
-
-
-def make_vllm_config(blocks: int, block_size: int) -> Any:
-    """Return a KVCacheConfig of one group of full attention; block 0 is vLLM's null block, and extra."""
-    spec = interface.FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=1, dtype=None)
-    return interface.KVCacheConfig(blocks + 1, [], [interface.KVCacheGroupSpec(["layer"], spec)])
-
-
-def make_vllm_manager(blocks: int, block_size: int, caching: bool = True) -> Any:  # noqa: FBT001, FBT002  (vLLM's word)
-    """Return a KVCacheManager of so many usable blocks, for requests as long as all of them."""
-    config, longest = make_vllm_config(blocks, block_size), (blocks + 1) * block_size
-    return managers.KVCacheManager(config, longest, block_size, block_size, enable_caching=caching)
-
-
-def make_vllm_request(name: Name, ids: Sequence[int], block_size: int, salt: int = 0, **sampled: Any) -> Any:
-    """Return a Request, which hashes its blocks as the engine has it do; what is left are its SamplingParams."""
-    hasher, salted = utils.get_request_block_hasher(block_size, hashing.sha256), str(salt) if salt else None
-    params = sampling.SamplingParams(**{"max_tokens": 1} | sampled)
-    return requests.Request(str(name), [*ids], params, None, cache_salt=salted, block_hasher=hasher)
+vllm()  # where it can't be had, this module can't be imported either
 
 
 class VllmManager(Manager):
@@ -61,24 +36,25 @@ class VllmManager(Manager):
 
     def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome:
         """Look a prompt up, then allocate the rest of it."""
-        ids = [next(self.unused) for _ in range(tokens)] if isinstance(tokens, int) else tokens
+        ids = [next(self.unused) for _ in range(tokens)] if isinstance(tokens, int) else [*tokens]
         request = make_vllm_request(name, ids, self.config.block_size, salt)
         found, computed, _ = self.cache.get_computed_blocks(request)
-        self.own_calls.append(f"get_computed_blocks(Request('{name}', {[*ids]}, cache_salt={request.cache_salt!r}))")
+        self.own_calls.append(f"get_computed_blocks(Request('{name}', {ids}, cache_salt={request.cache_salt!r}))")
         self._allocate(request, len(ids) - computed, computed, found)
         self.requests[name] = request
         (self.made_up.add if isinstance(tokens, int) else self.made_up.discard)(name)
-        return Outcome(hits=found.get_block_ids()[0])
+        return Outcome(hits=tuple(found.get_block_ids()[0]))
 
     def extend(self, rows: Rows) -> None:
         """Allocate for one request; the ids of what it computes next may not be known yet."""
-        self._allocate(self.requests[rows[0][0]], rows[0][1])
+        ((name, count),) = rows
+        self._allocate(self.requests[name], count)
 
     def _allocate(self, request: Any, new: int, computed: int = 0, found: Any = None) -> None:
         self.own_calls.append(f"allocate_slots({request.request_id}, {new}, {computed})")
         if self.cache.allocate_slots(request, new, computed, found) is None:
             raise Refused(Reason.NO_SPACE)
-        request.num_computed_tokens += new + computed  # as its scheduler does when it has scheduled them
+        request.num_computed_tokens += new + computed  # as its scheduler does once it has scheduled them
 
     def publish(self, rows: Telling, retention: int) -> None:  # noqa: ARG002  (vLLM retains by use alone)
         """Append output tokens and cache what they fill, as is done when the output of a step arrives."""
@@ -86,7 +62,7 @@ class VllmManager(Manager):
             request.append_output_token_ids([*tokens])
             cached = min(request.num_computed_tokens, request.num_tokens)
             self.cache.cache_blocks(request, cached)
-            self.own_calls.append(f"cache_blocks({request.request_id}, {cached})  # after outputs {[*tokens]}")
+            self.own_calls.append(f"cache_blocks({request.request_id}, {cached})  # behind outputs {[*tokens]}")
 
     def release(self, name: Name) -> None:
         """Free a request."""
@@ -95,7 +71,7 @@ class VllmManager(Manager):
 
     def block_table(self, name: Name) -> Sequence[int]:
         """Return its blocks."""
-        return list(self.cache.get_block_ids(str(name))[0])
+        return tuple(self.cache.get_block_ids(str(name))[0])
 
     def free_blocks(self) -> Collection[int]:
         """Return the blocks of the free queue without a hash."""

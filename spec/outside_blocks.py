@@ -15,7 +15,7 @@ _ON_HOST = (Add, Extend, Fork, Submit, Retire, Release, Publish, Pin, Unpin, Cle
 
 @rule("R-TXN-1", *_ON_HOST, book=OUTSIDE)
 def atomic(step: OutsideStep) -> Lines:
-    """A refusal changes no block table and what is free or cached by no block; nothing changes another's table."""
+    """A refusal changes no block table and no block that nobody holds; what is done changes no other's table."""
     what = describe(step.operation)
     if isinstance(step.answer, Refused):
         if step.after.tables != step.before.tables:
