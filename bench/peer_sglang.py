@@ -66,7 +66,8 @@ class SglangManager(Manager):
         """Checkpoint the prompts of which a step has computed a part."""
         for number in [each for each in self.steps if each <= launch]:
             for request, end in self.steps.pop(number):
-                if self.requests.get(request.rid) is request and end <= len(request.origin_input_ids):
+                is_live = self.requests.get(request.rid) is request
+                if is_live and end <= len(request.origin_input_ids):
                     self.cache.checkpoint(request, end)
 
     def release(self, name: Name) -> None:

@@ -45,9 +45,10 @@ class SglangCache:
         slots = self._allocate(ends, [end + count for end, count in zip(ends, counts, strict=True)], last)
         if slots is None:
             return False
-        for request, end, part in zip(requests, ends, slots.split([*counts]), strict=True):
-            self.rows.write((request.kv.req_pool_idx, slice(end, end + len(part))), part)
-            request.kv.kv_allocated_len += len(part)
+        for request, end, count in zip(requests, ends, counts, strict=True):
+            self.rows.write((request.kv.req_pool_idx, slice(end, end + count)), slots[:count])
+            request.kv.kv_allocated_len += count
+            slots = slots[count:]
         return True
 
     def _allocate(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> Tensor | None:
