@@ -7,8 +7,10 @@ of a picture long batches and long lists of blocks are cut, and say how many mor
 from collections.abc import Collection, Iterable
 from typing import Any, cast
 
-from pagedkv.spec import scheduler_alphabet
-from pagedkv.spec.alphabet import Extend, Operation, Release, Retire, Submit, describe
+from pagedkv.bench import foreign_search
+from pagedkv.spec import foreign_alphabet, scheduler_alphabet
+from pagedkv.spec.alphabet import KINDS, Extend, Operation, Release, Retire, Submit, describe
+from pagedkv.spec.foreign_judge import Seen
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Refused
 from pagedkv.spec.turn import Decision
@@ -63,8 +65,17 @@ def _of_requests(decision: Decision) -> Iterable[str]:
     yield from (f"forks {parent} to {child}" for parent, child in plan.forked)
 
 
-def step_in_words(operation: Operation, offered: Outcome | Refused | None, most: int) -> str:
+def kind_of(operation: Any) -> str:
+    """Return the word of an operation of a cache, or of a stranger's scheduler."""
+    return (KINDS | foreign_alphabet.KINDS)[type(operation)]
+
+
+def step_in_words(operation: Any, offered: Outcome | Seen | Refused | None, most: int) -> str:
     """Return an operation and what came of it in one line; batches and lists are cut after `most`."""
+    if not isinstance(operation, Operation):
+        words, came = foreign_search.told_in_words(operation, cast("Seen | Refused | None", offered))
+        return words + (f": {came}" if came not in {"-", "nothing"} else "")
+    offered = cast("Outcome | Refused | None", offered)
     more = ""
     if isinstance(operation, Extend | Submit) and len(operation.rows) > most:
         more = f" and {len(operation.rows) - most:,} more"

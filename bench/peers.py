@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.targets import OURS
 from pagedkv.spec.calls import said
 
 
@@ -40,6 +41,16 @@ class Peer(NamedTuple):
     package: str  # what is imported
     how: str  # how to get it, in a line
     adapter: str  # `module:class`, the module in this package
+
+    @property
+    def target(self) -> str:
+        """Return what `--target` calls it."""
+        return self.name if self.adapter == self.name else f"pagedkv.bench.peers:{self.name}"
+
+    @property
+    def folder(self) -> str:
+        """Return a name for a folder of what was found."""
+        return self.name.replace(":", "-")
 
     def factory(self) -> Callable[..., Any]:
         """Import the adapter, and with it the peer. Errors: `BadInput`."""
@@ -117,8 +128,11 @@ PEERS: dict[str, Peer] = {
             "peer_transformers_scheduler:TransformersScheduler",
         ),
         Peer("vllm", Level.MANAGER, *VLLM, "peer_vllm:VllmManager"),
-        Peer("vllm_scheduler", Level.SCHEDULER, *VLLM, "peer_vllm:VllmScheduler"),
+        Peer("vllm_uncached", Level.MANAGER, *VLLM, "peer_vllm:VllmManagerUncached"),
+        Peer("vllm_scheduler", Level.SCHEDULER, *VLLM, "peer_vllm_scheduler:VllmScheduler"),
+        Peer("vllm_priority_scheduler", Level.SCHEDULER, *VLLM, "peer_vllm_scheduler:VllmPriorityScheduler"),
         Peer("sglang", Level.MANAGER, *SGLANG, "peer_sglang:SglangManager"),
+        Peer("sglang_uncached", Level.MANAGER, *SGLANG, "peer_sglang:SglangManagerUncached"),
         Peer("nano_vllm", Level.MANAGER, *NANO_VLLM, "peer_nano_vllm:NanoVllmManager"),
         Peer("nano_vllm_scheduler", Level.SCHEDULER, *NANO_VLLM, "peer_nano_vllm_scheduler:NanoVllmScheduler"),
         Peer("mini_sglang", Level.MANAGER, *MINI_SGLANG, "peer_mini_sglang:MiniSglangManager"),
@@ -126,6 +140,19 @@ PEERS: dict[str, Peer] = {
         Peer("mini_sglang_served", Level.SCHEDULER, *MINI_SGLANG, "peer_mini_sglang_scheduler:MiniSglangServed"),
     )
 }
+
+
+def peer_of(name: str) -> Peer:
+    """Return a peer by its name, or what another target names: `impl`, `package.module:class`. Errors: `BadInput`."""
+    if name in PEERS:
+        return PEERS[name]
+    if name in OURS:
+        return Peer(name, Level.MANAGER, "pagedkv", "pagedkv", "pagedkv", "it is this", name)
+    package, colon, attribute = name.partition(":")
+    if not (package and colon and attribute):
+        raise BadInput(name, "no such peer", f"name some of {', '.join(PEERS)}, or package.module:class")
+    top = package.partition(".")[0]
+    return Peer(name, Level.MANAGER, name, top, top, "put it on PYTHONPATH", name)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,7 @@
 """A campaign against one peer: random runs until so many operations are done, behind every rule that is found broken.
 
 What a rule's first violation hides is found, too: the rule is set aside, and the seeds go on. Where a counterexample is
-longer than 15 operations, more seeds are run for that rule alone, and the shortest is kept.
+longer than 15 operations, more seeds are run for that rule alone in the smallest worlds, and the shortest is kept.
 
 A peer may do anything, so it lives in a process of its own, which runs a round of seeds at a time. If that process
 dies, or gives no answer even to an interruption (native code that does not come back), a new one runs the round again,
@@ -21,12 +21,12 @@ from random import Random
 from typing import IO, Any
 
 from pagedkv.bench.foreign_search import TRIED, foreign_plan
-from pagedkv.bench.peers import PEERS, Level
+from pagedkv.bench.peers import Level, Peer
 from pagedkv.bench.peers_report import report_finding
-from pagedkv.bench.targets import load_target, plan_of, trial
+from pagedkv.bench.targets import OURS, imported, load_target, plan_of, trial
 from pagedkv.spec import fuzz, traces
 from pagedkv.spec.foreign_judge import RULES_OUTSIDE
-from pagedkv.spec.foreign_scheduler import made
+from pagedkv.spec.foreign_scheduler import ForeignScheduler, made
 from pagedkv.spec.manager import Discipline, lacks
 from pagedkv.spec.outside import OUTSIDE, not_judged
 from pagedkv.spec.processes import Processes
@@ -34,7 +34,6 @@ from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
 
 LONG = 15  # operations: a longer counterexample is looked for again
-MORE_TRIES = 4
 ROUND_OPERATIONS = 2_000
 ROUND_S_MAX = 300.0  # without an answer a process is taken for dead
 DEATHS_MAX = 3
@@ -45,7 +44,7 @@ SMALL = Config(4, 4, 1, 2)  # in which a manager is made to be asked what it cla
 class Campaign:
     """What became of a peer."""
 
-    name: str
+    peer: Peer
     about: dict[str, Any] = field(default_factory=dict)  # what the adapter claims, and which rules bear on it
     operations: int = 0
     runs: int = 0
@@ -65,29 +64,37 @@ class Campaign:
 class Server:
     """A peer in a process of its own."""
 
-    def __init__(self, name: str) -> None:
-        self.peer = PEERS[name]
-        self.target = f"pagedkv.bench.peers:{name}"
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
 
     @property
     def factory(self) -> Any:
         """The adapter, which is imported when it is first asked for. Errors: `BadInput`."""
-        return load_target(self.target)
+        return load_target(self.peer.target)
+
+    def is_scheduler(self) -> bool:
+        """Whether it is one, by the registry or by its class."""
+        kind = OURS.get(self.peer.target) or imported(self.peer.target)
+        return isinstance(kind, type) and issubclass(kind, ForeignScheduler)
 
     def about(self) -> dict[str, Any]:
         """Return what the adapter claims, and which rules bear on it. Errors: `BadInput`."""
-        if self.peer.level is Level.SCHEDULER:
+        if self.is_scheduler():
             scheduler = made(self.factory, *TRIED)
             fenced = scheduler.discipline is Discipline.FENCE
             return {
+                "level": Level.SCHEDULER,
                 "discipline": str(scheduler.discipline),
+                "block_sizes": sorted(scheduler.block_sizes),
                 "rules": [*RULES_OUTSIDE],
                 "not_judged": {} if fenced else {"R-LIFE-1": f"it claims {scheduler.discipline}"},
                 "not_offered": sorted(map(str, scheduler.not_offered)),
             }
-        manager = trial(self.factory, self.target, SMALL)
+        manager = trial(self.factory, self.peer.target, SMALL)
         return {
+            "level": Level.MANAGER,
             "discipline": str(manager.discipline),
+            "block_sizes": sorted(manager.block_sizes),
             "rules": [*OUTSIDE],
             "not_judged": not_judged(manager),
             "not_offered": sorted(map(str, lacks(manager))),
@@ -95,13 +102,19 @@ class Server:
 
     def plan(self, aside: frozenset[str]) -> Any:
         """Return what to fuzz, with rules set aside."""
-        if self.peer.level is Level.SCHEDULER:
+        if self.is_scheduler():
             return foreign_plan(self.factory)._replace(aside=aside)
-        return plan_of(self.factory, trial(self.factory, self.target, SMALL))._replace(aside=aside)
+        return plan_of(self.factory, trial(self.factory, self.peer.target, SMALL))._replace(aside=aside)
 
-    def run(self, seed: int, operations: int, aside: frozenset[str]) -> fuzz.Tally:
-        """Run seeds up to the first finding, which is shrunk, or until so many operations are done."""
-        return fuzz.fuzz(self.plan(aside), seed=seed, operations=operations)
+    def run(self, seed: int, operations: int, aside: frozenset[str], config: Config | None = None) -> fuzz.Tally:
+        """Run seeds up to the first finding, which is shrunk, or until so many operations are done.
+
+        In drawn worlds, or in one.
+        """
+        plan = self.plan(aside)
+        if config and isinstance(plan, fuzz.Plan):
+            config = plan.limited(config)
+        return fuzz.fuzz(plan._replace(config=config), seed=seed, operations=operations)
 
     def report(self, finding: traces.Finding, found_by: str, directory: Path) -> dict[str, Any]:
         """Write the files of a finding; return what they say and where they are."""
@@ -134,14 +147,14 @@ class _WrittenDown:
 class PeerProcess:
     """The process of a peer, started anew where it dies."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
         self._processes: Processes | None = None
 
     def ask(self, method: str, *arguments: object) -> Any:
         """Ask, and wait. Errors: what the server raises; `Broken`, CRASH, where it died or gives no answer."""
         if self._processes is None:
-            self._processes = Processes(1, Server, self.name)
+            self._processes = Processes(1, Server, self.peer)
         try:
             self._processes.send(0, method, *arguments)
             return self._processes.receive(0, ROUND_S_MAX)
@@ -162,7 +175,7 @@ def run_campaign(
     process: PeerProcess, operations: int, seed: int, progress: Callable[[Campaign], None] = lambda _: None
 ) -> Campaign:
     """Run seeds from `seed` on until so many operations are done. Errors: `BadInput`, where the peer is not there."""
-    campaign = Campaign(process.name, process.ask("about"))
+    campaign = Campaign(process.peer, process.ask("about"))
     deaths = 0
     while campaign.operations < operations and deaths < DEATHS_MAX:
         at = seed + campaign.runs
@@ -197,17 +210,23 @@ def _shortest(process: PeerProcess, tally: fuzz.Tally, campaign: Campaign) -> fu
     best, rule = tally, tally.finding.broken.rule
     others = frozenset({*campaign.about["rules"], "CRASH"}) - {rule}
     at = tally.seed + 1
-    for _ in range(MORE_TRIES if rule not in campaign.unsafe else 0):
+    for config in _small_worlds(campaign) if rule not in campaign.unsafe else ():
         if best.finding is None or len(best.finding.trace) <= LONG:
             break
         try:
-            more = process.ask("run", at, 10 * ROUND_OPERATIONS, others)
+            more = process.ask("run", at, 10 * ROUND_OPERATIONS, others, config)
         except Broken:  # it died of something else; what is known is kept
             break
         at += more.runs
         if more.finding and len(more.finding.trace) < len(best.finding.trace):
             best = more
     return best
+
+
+def _small_worlds(campaign: Campaign) -> Iterator[Config]:
+    """Yield the smallest worlds that there can be: what is found in them is short."""
+    for size in campaign.about["block_sizes"][:2]:
+        yield from (Config(blocks, size, 1, 2) for blocks in (2, 3, 4))
 
 
 def _what_killed(process: PeerProcess, first: int, campaign: Campaign, death: Broken) -> fuzz.Tally:

@@ -13,25 +13,25 @@ from typing import Annotated, Any
 import typer
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
-from pagedkv.bench.peers import PEERS, Level, Peer
+from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
 from pagedkv.bench.peers_campaign import Campaign, PeerProcess, run_campaign
 from pagedkv.bench.peers_report import BROKEN, cell, markdown, report_finding, verdicts
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.bench.search_options import output_folder
+from pagedkv.bench.targets import look_here
 from pagedkv.spec.refusals import Broken
 from rich.console import Console
 from rich.table import Table
 
 PEERS_EXAMPLE = "Example: pagedkv peers transformers vllm --operations 100000 --out peers"
+NAMES_HELP = f"Which: {', '.join(PEERS)}; impl; or package.module:class. By default all that are named."
 PEERS_OUT = Path("pagedkv-peers")
 
 
 def peers_command(
     context: typer.Context,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME...]", help=f"Which: {', '.join(PEERS)}. By default all.")
-    ] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME...]", help=NAMES_HELP)] = None,
     *,
     operations: Annotated[int, typer.Option(min=1, max=10**9, help="How many operations each.")] = 100_000,
     out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where findings are put.")] = PEERS_OUT,
@@ -43,14 +43,13 @@ def peers_command(
     Each runs in a process of its own, from its adapter in `pagedkv.bench.peers`. A rule that is found broken is set
     aside and the campaign goes on. What is not installed is named, with how to get it.
     """
-    for name in names or ():
-        if name not in PEERS:
-            raise BadInput(name, "no such peer", f"name some of {', '.join(PEERS)}")
+    peers = [peer_of(name) for name in names or PEERS]
+    look_here()
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     out = output_folder(out, json_file)
     with LateSpinner("judging peers") as spinner:
-        told = [_judge(PEERS[name], operations, seed, out, spinner) for name in names or PEERS]
+        told = [_judge(peer, (operations, seed), out, invoked_as(context), spinner) for peer in peers]
     _print(told)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / "peers.md", ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
@@ -61,7 +60,7 @@ def peers_command(
         raise typer.Exit(1)
 
 
-def _judge(peer: Peer, operations: int, seed: int, out: Path, spinner: LateSpinner) -> dict[str, Any]:
+def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner: LateSpinner) -> dict[str, Any]:
     """Run a campaign and write down what it found; return what there is to tell of a peer."""
     facts: dict[str, Any] = {"name": peer.name, "title": peer.title, "level": str(peer.level), "findings": []}
     if not peer.is_installed():
@@ -73,15 +72,16 @@ def _judge(peer: Peer, operations: int, seed: int, out: Path, spinner: LateSpinn
         spinner.says(f"{peer.name}: {campaign.operations:,} operations{found}")
 
     spinner.says(f"{peer.name}: importing {peer.package}")
-    process = PeerProcess(peer.name)
+    process = PeerProcess(peer)
     try:
-        campaign = run_campaign(process, operations, seed, show_progress)
-        findings = list(_reported(campaign, process, out))
+        campaign = run_campaign(process, *limits, show_progress)
+        findings = list(_reported(campaign, process, out, command))
     except (BadInput, Broken) as error:
         return facts | {"missing": one_line(str(error))}
     finally:
         process.close()
     return facts | {
+        "level": campaign.about["level"],
         "discipline": campaign.about.get("discipline"),
         "not_offered": campaign.about["not_offered"],
         "operations": campaign.operations,
@@ -94,15 +94,14 @@ def _judge(peer: Peer, operations: int, seed: int, out: Path, spinner: LateSpinn
     }
 
 
-def _reported(campaign: Campaign, process: PeerProcess, out: Path) -> Iterator[dict[str, Any]]:
+def _reported(campaign: Campaign, process: PeerProcess, out: Path, command: str) -> Iterator[dict[str, Any]]:
     """Write each finding down, in the peer's process where it survives that."""
-    peer = PEERS[campaign.name]
     for finding, seed in zip(campaign.findings, campaign.seeds, strict=True):
-        found_by = f"pagedkv peers {peer.name} --seed {seed} --operations 1"
         if finding.broken.rule in campaign.unsafe:
-            yield report_finding(finding, peer, found_by, out, run_again=False)
+            facts = report_finding(finding, campaign.peer, command, out, run_again=False)
         else:
-            yield process.ask("report", finding, found_by, out)
+            facts = process.ask("report", finding, command, out)
+        yield facts | {"seed": seed}
 
 
 def _print(told: Sequence[dict[str, Any]]) -> None:
@@ -131,7 +130,8 @@ def _rows(told: Sequence[dict[str, Any]], level: Level) -> list[list[str]]:
 def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a line a peer, and for each of its findings what it is and where."""
     for peer in told:
-        name = f"{peer['name']}: {peer['title']}" + (f" {peer['version']}" if peer["version"] else "")
+        called = [part for part in (peer["title"], peer["version"]) if part and part != peer["name"]]
+        name = ": ".join(filter(None, (peer["name"], " ".join(called))))
         if "missing" in peer:
             yield f"{name}: {peer['missing']}"
             continue

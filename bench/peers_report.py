@@ -25,10 +25,9 @@ def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path,
 
     Its trace is run again to be told and drawn, unless that would end this process (`run_again`). Errors: `OSError`.
     """
-    target = f"pagedkv.bench.peers:{peer.name}"
     told, broken = tell(finding.case, finding.trace) if run_again else ([], None)
     again = broken is not None and broken.rule == finding.broken.rule
-    saved = save(finding, told, directory / peer.name, target, drawn=run_again)
+    saved = save(finding, told, directory / peer.folder, peer.target, drawn=run_again)
     facts = {
         "rule": finding.broken.rule,
         "sentence": sentence_of(finding.case, finding.broken.rule),
@@ -39,7 +38,7 @@ def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path,
         "own_calls": own_calls(told)[1:],
         **{what: str(name) for what, name in saved._asdict().items() if name},
     }
-    text = directory / peer.name / f"{saved.trace.name.split('.')[0]}.md"
+    text = directory / peer.folder / f"{saved.trace.name.split('.')[0]}.md"
     write_whole(text, ("\n".join(_text(finding, peer, told, facts)) + "\n").encode())
     return facts | {"report": str(text)}
 

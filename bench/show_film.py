@@ -17,18 +17,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pagedkv.bench.operation_words import step_in_words
+from pagedkv.bench.operation_words import kind_of, step_in_words
 from pagedkv.bench.show_history import Cell, Scene, Tally
-from pagedkv.spec.alphabet import KINDS, Execute, Extend, Operation, Retire, Submit
+from pagedkv.spec.alphabet import Execute, Extend, Retire, Submit
+from pagedkv.spec.foreign_alphabet import Finish
+from pagedkv.spec.foreign_judge import Seen
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.rules import RULES
+from pagedkv.spec.scheduler_alphabet import Complete, Schedule
 from pagedkv.spec.state import Block, Config, Copy, LaunchId
 
 BLOCKS_MAX = 40
 STEPS_MAX = 200
 LISTED_MAX = 6  # rows or blocks in the words of a step
-_SENTENCES = {"JOURNAL": "The file is not as its writer left it.", "CRASH": "The manager raised an error of its own."}
+_SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
+_SENTENCES |= {"JOURNAL": "The file is not as its writer left it.", "CRASH": "The manager raised an error of its own."}
 
 
 class Still(NamedTuple):
@@ -67,6 +71,7 @@ class Film:
     config: Config
     unit: str  # what numbers count: `line` or `step`
     first_block: int = 1
+    sentences: Mapping[str, str] = field(default_factory=lambda: _SENTENCES)  # of rules, by their names
     stills: list[Still] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)  # chosen
     block_stride: int = 1
@@ -104,17 +109,17 @@ class Film:
         """How many blocks were ever taken."""
         return len(self._used)
 
-    def shoot(self, scene: Scene, number: int, operation: Operation, decided: Outcome | Refused | None) -> None:
+    def shoot(self, scene: Scene, number: int, operation: Any, decided: Outcome | Seen | Refused | None) -> None:
         """Take in the step `number` after it was done. O(streams), or O(chosen blocks) if the still is kept."""
         if not self.steps:
             self.first_number = number
         for series, value in zip(self.counts, scene.tally(), strict=True):
             series.append(value)
         self._use(scene.taken())
-        if isinstance(decided, Outcome):
-            if isinstance(operation, Extend):  # a launch takes along what was planned
-                self.copies += [(number, copy) for copy in decided.copies]
-            self._follow_launches(scene.in_flight(), number, operation)
+        if isinstance(decided, Outcome) and isinstance(operation, Extend):  # a launch takes along what was planned
+            self.copies += [(number, copy) for copy in decided.copies]
+        if isinstance(decided, Outcome | Seen):
+            self._follow_launches(scene.in_flight(), number, operation, decided)
         if (self.steps - 1) % self.step_stride == 0:
             cells = {block: scene.cell(block) for block in self.blocks}
             self.stills.append(_still(number, operation, decided, cells))
@@ -132,8 +137,8 @@ class Film:
         self,
         broken: Broken,
         number: int,
-        operation: Operation,
-        decided: Outcome | Refused | None,
+        operation: Any,
+        decided: Outcome | Seen | Refused | None,
         cells: Mapping[Block, Cell],
     ) -> None:
         """End the film at the step that breaks a rule: `cells` are the blocks as this step has them."""
@@ -142,6 +147,8 @@ class Film:
             named = decided.freed.union(decided.blocks)
             if isinstance(operation, Submit):
                 self.flights.append(Flight(decided.launch, operation.stream, number))
+        elif isinstance(decided, Seen) and decided.launch:
+            self.flights.append(Flight(decided.launch, 0, number))
         self._use(tuple(cells))
         before = self.stills[-1].cells if self.stills and self.step_stride == 1 else {}
         self.stills.append(_still(number, operation, decided, {**before, **cells}))
@@ -149,7 +156,7 @@ class Film:
 
     def mark_broken(self, broken: Broken, number: int, named: frozenset[Block] = frozenset()) -> None:
         """End the film at a place that is no step: a line that cannot be read."""
-        sentence = RULES[broken.rule].sentence if broken.rule in RULES else _SENTENCES.get(broken.rule, "")
+        sentence = self.sentences.get(broken.rule, "")
         self.mark = Mark(number, broken.rule, sentence, broken.detail, named)
         self.end()
 
@@ -166,14 +173,18 @@ class Film:
                     self.block_stride *= 2
                     self.blocks = self.blocks[::2]
 
-    def _follow_launches(self, in_flight: dict[LaunchId, Any], number: int, operation: Operation) -> None:
+    def _follow_launches(
+        self, in_flight: dict[LaunchId, Any], number: int, operation: Any, decided: Outcome | Seen
+    ) -> None:
         match operation:
             case Submit(_, stream):
                 newest = next(reversed(in_flight), 0)
                 self._flying.setdefault(stream, deque()).append(Flight(newest, stream, number))
+            case Schedule() if decided.launch:
+                self._flying.setdefault(0, deque()).append(Flight(decided.launch, 0, number))
             case Execute(launch):
                 self.executions.append((number, launch))
-            case Retire():
+            case Retire() | Complete() | Finish():
                 for flying in self._flying.values():
                     while flying and flying[0].launch not in in_flight:
                         self.flights.append(flying.popleft()._replace(last=number))
@@ -181,5 +192,5 @@ class Film:
                 pass
 
 
-def _still(number: int, operation: Operation, decided: Outcome | Refused | None, cells: Mapping[Block, Cell]) -> Still:
-    return Still(number, KINDS[type(operation)], step_in_words(operation, decided, LISTED_MAX), cells)
+def _still(number: int, operation: Any, decided: Outcome | Seen | Refused | None, cells: Mapping[Block, Cell]) -> Still:
+    return Still(number, kind_of(operation), step_in_words(operation, decided, LISTED_MAX), cells)

@@ -185,7 +185,8 @@ def _name_steps(axes: Axes, film: Film, words: tuple[list[str], int, float] | No
         above.tick_params(length=0, labelsize=LABEL_POINTS)
         above.spines["bottom"].set_visible(False)
         above.xaxis.set_major_locator(MaxNLocator(20, integer=True))
-        key = ", ".join(f"{letter} {kind}" for kind, letter in LETTERS.items())
+        seen = {still.operation for still in film.stills}
+        key = ", ".join(f"{letter} {kind}" for kind, letter in LETTERS.items() if kind in seen)
         axes.set_xlabel(f"{film.unit} ({key})", fontsize=LABEL_POINTS + 1, labelpad=16)
         return
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))

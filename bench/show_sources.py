@@ -16,12 +16,13 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
+from pagedkv.spec.foreign_judge import RULES_OUTSIDE, ForeignWorld, Seen
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
+from pagedkv.spec.manager import Observation
 from pagedkv.spec.moves import possible
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Block, Handle, LaunchId, Name
 from pagedkv.spec.traces import Finding
-from pagedkv.spec.world import World
 
 
 def film_of_journal(path: Path, on_line: Callable[[Journal], None] = lambda _journal: None) -> Film:
@@ -75,8 +76,10 @@ def film_of_counterexample(finding: Finding) -> Film:
         film = Film(title, config, "step")
         film.mark_broken(finding.broken, 0)
         return film
-    stage = Stage(world)
-    film = Film(title, config, "step", world.manager.first_block)
+    stage = ForeignStage(world) if isinstance(world, ForeignWorld) else Stage(world)
+    film = Film(title, config, "step", stage.first_block)
+    if isinstance(world, ForeignWorld):
+        film.sentences = RULES_OUTSIDE
     number = 0
     for operation in finding.trace:
         if not possible(world.state, operation):
@@ -99,9 +102,10 @@ def film_of_counterexample(finding: Finding) -> Film:
 class Stage:
     """The blocks as a manager shows them, with its judge's launches."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Any) -> None:
         self.config = world.state.config
         self._world = world
+        self.first_block = self._first_block()
         self._cells: dict[Block, Cell] = {}
         self._taken: tuple[Block, ...] = ()
         self._last_holders: dict[Block, tuple[Holder, ...]] = {}
@@ -148,17 +152,12 @@ class Stage:
 
     def _look(self) -> dict[Block, Cell]:
         """Return a cell for each block of the pool, and for each that a row names beside it."""
-        manager = self._world.manager
-        shown = manager.observe()
-        if shown:
-            rows = {name: list(seen.row) for name, seen in shown.sequences.items()}
-        else:
-            rows = {name: [int(b) for b in manager.block_table(name)] for name in self._world.state.sequences}
+        shown, rows = self._shown()
         for name in rows.keys() - self._live:
             self._called.begin(name)
         self._live = set(rows)
         holders = self._holders(rows, shown.pins if shown else {})
-        pool = range(manager.first_block, manager.first_block + self.config.blocks)
+        pool = range(self.first_block, self.first_block + self.config.blocks)
         cells = {
             block: cell_of_holders(tuple(holders.get(block, ())), 0) for block in {**dict.fromkeys(pool), **holders}
         }
@@ -174,6 +173,18 @@ class Stage:
             elif cell.standing is Standing.FREE and (touching := self._touching(block)):
                 cells[block] = cell._replace(why=f"free, though {touching}")
         return cells
+
+    def _first_block(self) -> Block:
+        first: Block = self._world.manager.first_block
+        return first
+
+    def _shown(self) -> tuple[Observation | None, dict[Name, list[Block]]]:
+        """Return what the manager shows of itself, if it does, and the rows."""
+        manager = self._world.manager
+        shown: Observation | None = manager.observe()
+        if shown:
+            return shown, {name: list(seen.row) for name, seen in shown.sequences.items()}
+        return None, {name: [int(b) for b in manager.block_table(name)] for name in self._world.state.sequences}
 
     def _holders(
         self, rows: Mapping[Name, Iterable[Block]], pins: Mapping[Handle, Iterable[Block]]
@@ -195,3 +206,16 @@ class Stage:
     def _touching(self, block: Block) -> str:
         launches = [each.id for each in self._world.state.launches if block in each.reads or block in each.writes]
         return f"launches {launches} in flight touch it" if launches else ""
+
+
+class ForeignStage(Stage):
+    """The blocks as the steps of a stranger's scheduler name them: those of a request that waits are nobody's."""
+
+    def _first_block(self) -> Block:
+        first: Block = self._world.scheduler.first_block
+        return first
+
+    def _shown(self) -> tuple[Observation | None, dict[Name, list[Block]]]:
+        rows = {request: [*served.row] for request, served in self._world.live.items() if served.row}
+        said = self._world.offered.rows if isinstance(self._world.offered, Seen) else ()  # it may break a rule
+        return None, rows | {row.request: [*row.blocks] for row in said}

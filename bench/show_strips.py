@@ -22,6 +22,7 @@ LANES_MAX = 12
 AREA_POINTS_MAX = 600
 LETTERS = {"add": "A", "extend": "E", "fork": "F", "launch": "L", "execute": "X", "retire": "R", "release": "-"}
 LETTERS |= {"publish": "P", "pin": "I", "unpin": "U", "clear": "C"}
+LETTERS |= {"submit": "S", "schedule": "D", "complete": "T", "abort": "-", "finish": "Z"}  # of a stranger's scheduler
 STREAM_GREYS = ("#E4E4E4", "#C4C4C4", "#F4F4F4", "#D4D4D4")
 AREA_STYLES = (("#99AABB", ""), ("#445566", "..."), ("#FFFFFF", HATCH), ("#DDEEDD", IDLE_HATCH))  # as in `Tally`
 HELD_BY_NONE = {

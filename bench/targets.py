@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
@@ -38,13 +39,25 @@ Target = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A factory known by name, `package.module:factory`."""
+    """A factory known by name, `package.module:factory`; where it arrives in another process it is imported at once.
+
+    An engine takes seconds to import, many on a busy machine, and none of them may count as the first answer's.
+    """
 
     name: str
 
+    def __reduce__(self) -> tuple[Callable[[str], "Named"], tuple[str]]:
+        return _arrived, (self.name,)
+
     def __call__(self, *arguments: object) -> Any:
         """Make a manager, or a scheduler. Errors: whatever the factory raises."""
-        return _imported(self.name)(*arguments)
+        return imported(self.name)(*arguments)
+
+
+def _arrived(name: str) -> Named:
+    with suppress(Exception):  # what is wrong with it will be said when it is called
+        imported(name)
+    return Named(name)
 
 
 def load_target(name: str) -> Factory:
@@ -58,10 +71,9 @@ def imported_target(name: str) -> Named:
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
         raise BadInput(where, "no target", f"give {' or '.join(OURS)}, or package.module:factory")
-    if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109  (sys.path holds strings)
+    look_here()
     try:
-        found = _imported(name)
+        found = imported(name)
     except (KeyboardInterrupt, BadInput):
         raise
     except BaseException as error:
@@ -71,8 +83,15 @@ def imported_target(name: str) -> Named:
     return Named(name)
 
 
+def look_here() -> None:
+    """Let modules of the current folder be imported, as those of an installed package."""
+    if os.getcwd() not in sys.path:  # noqa: PTH109  (sys.path holds strings)
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109  (sys.path holds strings)
+
+
 @cache
-def _imported(name: str) -> Callable[..., Any]:
+def imported(name: str) -> Callable[..., Any]:
+    """Return what a target names, imported. Errors: whatever its module raises."""
     module_name, _, attribute = name.partition(":")
     found: Any = importlib.import_module(module_name)
     for part in attribute.split("."):

@@ -81,7 +81,8 @@ class Device:
         for copy in step.copies:
             inside = copy.source in self.shadow.usable and copy.target in self.shadow.usable
             if copy.sequence not in requests or not inside or not 0 <= copy.extent <= self.config.block_size:
-                raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no request of the step")
+                what = f"{copy.extent} slots of block {copy.source} are copied to {copy.target} for {copy.sequence}"
+                raise Broken("R-COW-3", f"{what}: not inside usable blocks, or no request of the step")
 
     def _check_table(self, row: Row) -> None:
         needed = blocks_needed(row.start + row.length, self.config.block_size)

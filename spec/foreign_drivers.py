@@ -111,8 +111,8 @@ class ForeignPlan(NamedTuple):
 
     def draw(self, here: ForeignWorld, random: Random) -> Iterator[Operation]:
         """Yield operations, chosen by what the ones before have led to; then those that end it."""
-        for number in range(random.choice((*SHORT_RUNS, self.operations))):
-            yield draw_move(here, self.offers, number, random)
+        for _ in range(random.choice((*SHORT_RUNS, self.operations))):
+            yield draw_move(here, self.offers, random)
         for _ in range(DRAIN_MAX):
             if not (here.live or here.device.flights):
                 break
@@ -155,8 +155,8 @@ def draw_request(here: ForeignWorld, offers: Offers, id_: int, random: Random) -
     return Request(id_, tuple(random.choice(PROMPTS)[:count]), outputs, salt=salt)
 
 
-def draw_move(here: ForeignWorld, offers: Offers, fresh: int, random: Random) -> Operation:
-    """Draw one operation that makes sense now; `fresh` is an id that was never used."""
+def draw_move(here: ForeignWorld, offers: Offers, random: Random) -> Operation:
+    """Draw one operation that makes sense now; no id is used twice."""
     leaving = [request for request in here.live if here.refusal(Cancel(request)) is None]
     sensible = {
         Submit: len(here.live) < REQUESTS,
@@ -168,7 +168,7 @@ def draw_move(here: ForeignWorld, offers: Offers, fresh: int, random: Random) ->
     kinds = [kind for kind, makes_sense in sensible.items() if makes_sense]
     kind = random.choices(kinds, [_WEIGHTS[kind] for kind in kinds])[0]
     if kind is Submit:
-        return Submit(draw_request(here, offers, fresh, random))
+        return Submit(draw_request(here, offers, len(here.live) + len(here.left), random))
     if kind is Cancel:
         return Cancel(random.choice(leaving))
     return Complete() if kind is Complete else Schedule() if kind is Schedule else Finish()

@@ -1,7 +1,8 @@
 """What makes no sense to ask of a stranger's manager, and is not asked: it need not answer for it.
 
-Names that are not live or live already, counts of zero, batches of nothing, more than is planned, pins of less than a
-block, completions of what was never launched. Whether there is space only the manager knows. A state is the shadow's.
+Names that are not live or live already, counts of zero, batches of nothing, more than is planned, streams that there
+are not, pins of less than a block, completions of what was never launched. Whether there is space only the manager
+knows. A state is the shadow's.
 """
 
 from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Pin, Publish, Release, Retire, Submit, Unpin
@@ -20,8 +21,9 @@ def guard(state: State, operation: Operation) -> None:
             refuse_if(not rows, Reason.EMPTY)
             guard_batch(state.sequences, rows)
             refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
-        case Submit(rows, _):
+        case Submit(rows, stream):
             refuse_if(not rows, Reason.EMPTY)
+            refuse_if(not 0 <= stream < state.config.streams, Reason.BAD_COUNT)
             guard_batch(state.sequences, rows)
             refuse_if(any(not 1 <= c <= state.sequences[n].planned for n, c in rows), Reason.BAD_COUNT)
             refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)

@@ -40,8 +40,8 @@ _ORDER = (
     "R-COW-3",
     "R-COW-1",
     "R-LIFE-2",
-    "R-OWN-5",
     "R-OWN-4",
+    "R-OWN-5",
     "R-DATA",
 )
 assert set(_ORDER) == set(OUTSIDE)

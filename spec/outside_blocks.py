@@ -15,7 +15,7 @@ _ON_HOST = (Add, Extend, Fork, Submit, Retire, Release, Publish, Pin, Unpin, Cle
 
 @rule("R-TXN-1", *_ON_HOST, book=OUTSIDE)
 def atomic(step: OutsideStep) -> Lines:
-    """A refusal changes no block table and what is free or cached by no block; nothing changes another's table."""
+    """A refusal changes no block table and no block that nobody holds; what is done changes no other's table."""
     what = describe(step.operation)
     if isinstance(step.answer, Refused):
         if step.after.tables != step.before.tables:
@@ -116,7 +116,7 @@ def every_exit(step: OutsideStep) -> Lines:
     available, blocks = step.after.available(), step.new.config.blocks
     if available is not None and step.after.cached is not None and len(available) < blocks:
         yield f"all is over, and of {blocks} blocks {blocks - len(available)} are neither free nor cached"
-    elif not step.probe():
+    elif Feature.EXACT_SPACE not in step.claims.lacks and not step.probe():
         yield f"all is over, and a sequence of {blocks} blocks, the whole pool, finds no room"
 
 
@@ -152,6 +152,9 @@ def _named(step: OutsideStep) -> set[Name]:
             return {name}
         case Extend(rows) | Submit(rows) | Publish(rows):
             return {name for name, _ in rows}
+        case Retire():  # what is done may be found twice: a row is then pointed at the other block, as at `publish`
+            left = {launch.id for launch in step.old.launches} - {launch.id for launch in step.new.launches}
+            return {part.sequence for launch in step.old.launches if launch.id in left for part in launch.computations}
         case _:
             return set()
 

@@ -6,7 +6,7 @@ that left last. So an operation means the same in a trace from which others have
 of the world's model (`toy_token`), and `surplus` many more or fewer where the number is to be wrong.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
 from . import scheduling, serving
@@ -172,12 +172,30 @@ def simpler(operation: object) -> Iterator[Operation]:
             yield operation._replace(stopped=stopped[1:])
 
 
+def renumbered(operations: Sequence[Any]) -> list[Any]:
+    """Return operations with requests numbered from 0 in the order of their submission; what is no request's stays."""
+    submitted = [operation.request.id for operation in operations if isinstance(operation, Submit)]
+    numbers = {id_: number for number, id_ in enumerate(dict.fromkeys(submitted))}
+    new: list[Any] = []
+    for operation in operations:
+        match operation:
+            case Submit(request):
+                new.append(Submit(request._replace(id=numbers[request.id])))
+            case Cancel(id_) | Preempt(id_):
+                new.append(operation._replace(request=numbers.get(id_, id_)))
+            case _:
+                new.append(operation)
+    return new
+
+
 def weight(operation: object) -> int:
     """Return how much there is in an operation of a scheduler: less in a `simpler` one, and nothing in any other."""
     match operation:
+        case Cancel(id_) | Preempt(id_):
+            return id_
         case Submit(request):
             ids = 0 if isinstance(request.prompt, int) else len(request.prompt)
-            rest = (2 * request.outputs, request.samples, request.priority, abs(request.salt))
+            rest = (request.id, 2 * request.outputs, request.samples, request.priority, abs(request.salt))
             return request.prompt_length + ids + sum(rest)
         case Complete(_, stopped, _):
             return len(stopped)

@@ -42,6 +42,9 @@ class Steppable(Protocol):
     def step(self, operation: Any) -> Any:
         """Take an operation; return what was decided. Errors: `Broken`."""
 
+    def own_calls(self) -> tuple[str, ...]:
+        """Return what the adapter says that it called at the last operation."""
+
     def blocks(self) -> tuple[int, int, int]:
         """Return how many blocks are free, held and quarantined."""
 
@@ -68,6 +71,12 @@ class Case(NamedTuple):
     def start(self) -> World:
         """Return a new world."""
         return world(self.config, self.factory, lock_step=self.lock_step, aside=self.aside)
+
+    def simpler_cases(self) -> Iterator["Case"]:
+        """Yield the case in a smaller world, one step smaller each; a black box alone is moved to another world."""
+        for field in () if self.lock_step else Config._fields:
+            if (size := getattr(self.config, field)) > 1:
+                yield self._replace(config=self.config._replace(**{field: size - 1}))
 
 
 class Finding(NamedTuple):
@@ -149,8 +158,9 @@ def _size(trace: tuple[Any, ...]) -> tuple[int, int]:
     rows = [operation.rows for operation in trace if isinstance(operation, Extend | Submit)]
     lengths = sum(operation.length for operation in trace if isinstance(operation, Add))
     counts = sum(1 + count for batch in rows for _, count in batch)
+    streams = sum(operation.stream > 0 for operation in trace if isinstance(operation, Submit))
     rest = sum(_told(operation) + scheduler_alphabet.weight(operation) for operation in trace)
-    return len(trace), lengths + counts + rest
+    return len(trace), lengths + counts + streams + rest
 
 
 def _told(operation: Any) -> int:
@@ -181,7 +191,7 @@ class _Shrinking:
             return False
         marked, broken = _run_marked(case or self.best.case, candidate)
         trace = tuple(operation for operation, _ in marked)
-        if broken is None or broken.rule != self.best.broken.rule:
+        if broken is None or _kind(broken) != _kind(self.best.broken):
             return False
         size, least = _size(trace), _size(self.best.trace)
         if size > least or (size == least and case is None):
@@ -204,12 +214,18 @@ class _Shrinking:
 
     def simplify(self) -> bool:
         """Make batches and counts smaller, and let a sequence start longer where it was extended."""
-        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked))))
+        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked), *_renumbered(self.marked))))
 
     def simplify_case(self) -> bool:
         """Run the trace on a simpler case, if it knows any."""
         simpler_cases = getattr(self.best.case, "simpler_cases", tuple)
         return any(self.attempt(self.marked, case) for case in simpler_cases())
+
+
+def _kind(broken: Broken) -> tuple[str, str]:
+    """Return what must be the same of two findings: the rule, and of a crash what was raised."""
+    words = broken.detail.split(": ")
+    return broken.rule, words[1] if broken.rule == "CRASH" and len(words) > 1 else ""
 
 
 def _cut(marked: list[Marked]) -> Iterator[list[Marked]]:
@@ -230,6 +246,14 @@ def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
                     yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
 
 
+def _renumbered(marked: list[Marked]) -> Iterator[list[Marked]]:
+    """Yield the trace with its requests numbered from 0, if they are not."""
+    operations = [operation for operation, _ in marked]
+    numbered = scheduler_alphabet.renumbered(operations)
+    if numbered != operations:
+        yield [each._replace(operation=operation) for each, operation in zip(marked, numbered, strict=True)]
+
+
 def _simpler(operation: Any) -> Iterator[Any]:
     if isinstance(operation, Add) and operation.length > 1:
         tokens = operation.tokens
@@ -243,8 +267,13 @@ def _simpler(operation: Any) -> Iterator[Any]:
     if isinstance(operation, Publish):
         yield from _simpler_publications(operation)
     yield from scheduler_alphabet.simpler(operation)
-    if not isinstance(operation, Extend | Submit):
-        return
+    if isinstance(operation, Extend | Submit):
+        yield from _simpler_batches(operation)
+
+
+def _simpler_batches(operation: Extend | Submit) -> Iterator[Extend | Submit]:
+    if isinstance(operation, Submit) and operation.stream:
+        yield operation._replace(stream=0)
     rows = operation.rows
     for at, (name, count) in enumerate(rows):
         if len(rows) > 1:
@@ -273,7 +302,10 @@ def _plainer(tokens: Tokens) -> Iterator[Tokens]:
 
 def _run_marked(case: Startable, marked: list[Marked]) -> tuple[list[Marked], Broken | None]:
     """Run marked operations; return what was run, marked anew, up to what broke a rule."""
-    here = case.start()
+    try:
+        here = case.start()
+    except Broken:  # it can't be made like this
+        return [], None
     now: dict[LaunchId, LaunchId] = {}
     done: list[Marked] = []
     for operation, launch in marked:

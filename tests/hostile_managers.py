@@ -5,6 +5,7 @@ reports is that thing. `pagedkv fuzz --target hostile_managers:Raises` runs one 
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -126,6 +127,14 @@ class Hangs(Reference):
             (Path(os.environ[MARKS]) / str(os.getpid())).touch()
         with suppress(Exception):  # what is to get through is no `Exception`
             time.sleep(1000)
+        return super().extend(rows)
+
+
+class HangsForGood(Hangs):
+    """It never comes back, and nothing reaches it."""
+
+    def extend(self, rows: Rows) -> Outcome:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
         return super().extend(rows)
 
 

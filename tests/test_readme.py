@@ -16,12 +16,16 @@ import typer.core
 import typer.main
 from pagedkv.bench.command_line import application, run
 from pagedkv.spec.alphabet import KINDS, REFUSALS
+from pagedkv.spec.foreign_judge import RULES_OUTSIDE
+from pagedkv.spec.outside import OUTSIDE
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING
 from pagedkv.spec.scheduler_alphabet import KINDS as SCHEDULER_KINDS
 from pagedkv.spec.scheduler_alphabet import REFUSALS as SCHEDULER_REFUSALS
 
 from checkout import ROOT, commands, fenced, modules, table, tracked
+from foreign_scheduler_faults import FAULTS as FOREIGN_FAULTS
+from test_outside_rules import BROKEN_BY
 from test_planted_faults import CONTENTS, LOCK_STEP
 from test_planted_sharing_faults import CONTENTS as SHARED_CONTENTS
 from test_planted_sharing_faults import LOCK_STEP as SHARED
@@ -100,7 +104,7 @@ def test_the_example_manager_holds_on_one_stream_and_not_on_two(
     assert run(["explore", "--target", "my_manager_on_two_streams:MyManager", "--workers", "1"]) == 1
     told = capsys.readouterr().out
     shown = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert "R-DATA does not hold after 4 operations" in told
+    assert "R-LIFE-2 does not hold after 3 operations" in told
     for line in [line for line in shown.splitlines() if line.startswith(("│ ", "what differs:"))]:
         assert line in told
 
@@ -133,6 +137,15 @@ def test_the_table_of_rules_is_that_of_the_code() -> None:
     assert table("spec/README.md", "rule") == right, f"the rows should be\n{lines}"
 
 
+def test_the_table_of_rules_from_outside_is_that_of_the_code() -> None:
+    right = []
+    for rule in OUTSIDE.values():
+        on = ", ".join(KINDS[kind] for kind in rule.on or ()) if len(rule.on or ()) < len(KINDS) - 1 else "all"
+        right.append([rule.name, rule.sentence, on, f"`{BROKEN_BY[rule.name].__name__}`"])
+    lines = "\n".join(f"| {' | '.join(cells)} |" for cells in right)
+    assert table(SPEC, "rule from outside") == right, f"the rows should be\n{lines}"
+
+
 def test_the_table_of_a_schedulers_operations_is_that_of_the_code() -> None:
     told = table(SPEC, "scheduler operation")
     rows = {words_in_code(first)[0].partition("(")[0]: refused for first, refused, _ in told}
@@ -148,6 +161,14 @@ def test_the_table_of_scheduling_rules_is_that_of_the_code() -> None:
         faults = [f"`{fault.__name__}` {found.length}" for fault, found in FAULTS.items() if found.rule == rule.name]
         right.append([rule.name, rule.sentence, on, ", ".join(faults)])
     assert table(SPEC, "scheduling rule") == right
+
+
+def test_the_table_of_rules_of_a_strangers_scheduler_is_that_of_the_code() -> None:
+    right = []
+    for rule, sentence in RULES_OUTSIDE.items():
+        faults = [f"`{fault.__name__}`" for fault, broken in FOREIGN_FAULTS.items() if broken == rule]
+        right.append([rule, sentence, ", ".join(faults)])
+    assert table(SPEC, "rule of a stranger's scheduler") == right
 
 
 def test_the_reading_order_names_every_module_once() -> None:

@@ -1,0 +1,140 @@
+"""The rules that show from outside: each broken by name, each planted fault seen or why it can't be, ours held to all.
+
+The faults are planted in our own manager, which is judged here as a stranger's would be (`lock_step=False`): by its
+answers, its block tables, the blocks that it tells to be free or cached, and what a virtual device reads.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pagedkv.bench.adapter import Implementation
+from pagedkv.spec.fuzz import Plan, fuzz, run
+from pagedkv.spec.manager import Discipline
+from pagedkv.spec.outside import OUTSIDE, PAGES, not_judged
+from pagedkv.spec.reference import Reference
+from pagedkv.spec.rules import RULES
+from pagedkv.spec.state import Config
+from pagedkv.spec.traces import Finding
+
+import outside_managers as managers
+import planted_faults as faults
+import planted_sharing_faults as sharing
+from test_foreign_manager import ForgetsCopySource, FreesShared, NoCopyOnWrite
+
+CRASH = "CRASH"
+
+# Which rule shows each fault from outside first, by lot.
+SEEN: dict[Any, str] = {
+    faults.EarlyReuse: "R-LIFE-1",
+    faults.OneFence: "R-LIFE-1",
+    faults.MissingEdge: "R-LIFE-2",
+    faults.RowRecycled: "R-TAB-1",
+    faults.NoCopyOnWrite: "R-COW-1",
+    faults.EdgeKept: "R-OWN-4",
+    faults.DoubleFree: CRASH,
+    faults.CopySourceFreed: "R-LIFE-1",
+    faults.OffByOne: "R-TAB-1",
+    faults.LateCompletion: "R-LIFE-1",
+    faults.RefusedBatchKeepsBlock: "R-TXN-1",
+    sharing.HitNotHeld: "R-EVICT-1",
+    sharing.OtherTenantsHit: "R-HASH-1",
+    sharing.WholePromptHit: "R-HASH-5",
+    sharing.PublishedUnwritten: "R-LIFE-2",
+    sharing.StaleEntry: "R-OWN-4",
+    sharing.FencedEvicted: "R-LIFE-1",
+    sharing.MergedUnmapped: "R-OWN-3",
+    sharing.OldWeightsHit: "R-HASH-6",
+    sharing.IdleHitCountedTwice: CRASH,
+    sharing.DigestTrusted: "R-HASH-2",
+    sharing.PinLost: "R-EVICT-1",
+}
+UNSEEN: dict[Any, str] = {
+    sharing.ParentFirst: "a child whose parent was evicted is never found, which costs time and no content",
+    sharing.EvictedForNothing: "what is evicted too soon is computed again; whether it had to go is a policy",
+    sharing.RetentionIgnored: "the order in which idle blocks are evicted is a policy; what is hit is right",
+}
+
+# For each rule a manager that breaks it, looked for with every other rule set aside.
+BROKEN_BY: dict[str, Callable[[Config], Any]] = {
+    "R-DATA": NoCopyOnWrite,
+    "R-TAB-1": managers.ShortTables,
+    "R-TXN-1": faults.RefusedBatchKeepsBlock,
+    "R-OWN-3": FreesShared,
+    "R-OWN-4": managers.Leaks,
+    "R-OWN-5": sharing.StaleEntry,
+    "R-LIFE-1": faults.EarlyReuse,
+    "R-LIFE-2": faults.MissingEdge,
+    "R-LIFE-4": managers.DeafToCompletions,
+    "R-LIFE-8": ForgetsCopySource,
+    "R-COW-1": NoCopyOnWrite,
+    "R-COW-3": managers.CopiesElsewhere,
+    "R-CAP-1": managers.KeepsABlockBack,
+    "R-EVICT-1": sharing.PinLost,
+    "R-HASH-1": sharing.OtherTenantsHit,
+    "R-HASH-2": sharing.DigestTrusted,
+    "R-HASH-3": managers.StaleHit,
+    "R-HASH-4": managers.HitsTheUnwritten,
+    "R-HASH-5": sharing.WholePromptHit,
+    "R-HASH-6": sharing.OldWeightsHit,
+}
+SEEDS = 60
+
+
+def first_finding(plan: Plan) -> Finding | None:
+    """Return what the first seed that finds something finds, as it was found."""
+    return next((finding for seed in range(SEEDS) if (finding := run(plan, seed).finding)), None)
+
+
+def test_every_fault_is_in_one_of_the_tables() -> None:
+    assert {*SEEN, *UNSEEN} == {*faults.FAULTS, *sharing.SHARING_FAULTS}
+    assert not SEEN.keys() & UNSEEN.keys()
+
+
+@pytest.mark.parametrize("fault", SEEN, ids=lambda fault: fault.__name__)
+def test_it_shows_from_outside(fault: type[Implementation]) -> None:
+    finding = first_finding(Plan(fault, lock_step=False))
+    assert finding is not None
+    assert finding.broken.rule == SEEN[fault], finding.broken
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("fault", UNSEEN, ids=lambda fault: fault.__name__)
+def test_it_does_not_show_from_outside(fault: type[Implementation]) -> None:
+    assert first_finding(Plan(fault, lock_step=False)) is None, UNSEEN[fault]
+
+
+def test_the_rules_stand_on_their_pages_each_with_its_sentence() -> None:
+    assert set(BROKEN_BY) == set(OUTSIDE)
+    assert set(OUTSIDE) <= set(RULES)
+    assert {rule.predicate.__module__ for rule in OUTSIDE.values()} == {page.__name__ for page in PAGES}
+    assert all(rule.sentence.endswith(".") for rule in OUTSIDE.values())
+
+
+@pytest.mark.parametrize("name", BROKEN_BY)
+def test_each_rule_is_broken_by_name(name: str) -> None:
+    aside = frozenset(OUTSIDE) - {name}
+    finding = first_finding(Plan(BROKEN_BY[name], lock_step=False, aside=aside))
+    assert finding is not None
+    assert finding.broken.rule == name, finding.broken
+
+
+@pytest.mark.parametrize("sound", [Implementation, Reference, managers.SaysNothing], ids=lambda sound: sound.__name__)
+def test_the_sound_ones_pass(sound: type[Any]) -> None:
+    assert fuzz(Plan(sound, lock_step=False), seed=1000, runs=12).finding is None
+
+
+@pytest.mark.deep
+def test_ours_passes_a_hundred_thousand_operations() -> None:
+    tally = fuzz(Plan(Implementation, lock_step=False), operations=100_000)
+    assert tally.finding is None
+    assert tally.operations >= 100_000
+
+
+def test_what_a_manager_does_not_claim_is_not_judged() -> None:
+    config = Config(4, 4, 1, 2)
+    assert not_judged(Implementation(config)) == {}
+    plain = not_judged(managers.CannotBeCopied(config))
+    assert {"R-LIFE-1", "R-LIFE-2", "R-LIFE-8", "R-COW-3", "R-EVICT-1", "R-HASH-1", "R-OWN-5"} <= plain.keys()
+    assert not plain.keys() & {"R-DATA", "R-TAB-1", "R-OWN-3", "R-OWN-4", "R-COW-1", "R-CAP-1", "R-TXN-1", "R-LIFE-4"}
+    assert Discipline.STREAM_ORDER in plain["R-LIFE-1"]
