@@ -122,7 +122,7 @@ def _policies(text: str, scheduling: dict[str, Any], seed: int) -> list[tuple[Po
     told: list[tuple[PolicyName, dict[str, Any]]] = []
     for policy in policies:
         without = policy is PolicyName.RESERVE and len(policies) > 1  # the options are another policy's
-        both = scheduler_settings(policy, {} if without else scheduling, seed)
+        both = scheduler_settings(policy, dict.fromkeys(scheduling) if without else scheduling, seed)
         told.append((policy, {} if both is None else {"limits": both[0], "traffic": both[1]}))
     return told
 

@@ -33,12 +33,11 @@ def without_times(facts: object) -> object:
 
 
 def test_two_runs_with_one_seed_agree_on_all_but_times(tmp_path: Path) -> None:
-    first, again, other = (
-        swept(tmp_path / name, "--seed", seed) for name, seed in (("a", "7"), ("b", "7"), ("c", "8"))
-    )
-    assert without_times(first) == without_times(again) != without_times(other)
+    first, again = (swept(tmp_path / name, "--seed", "7") for name in ("a", "b"))
+    assert without_times(first) == without_times(again)
     assert (tmp_path / "a" / "lengths.csv").read_bytes() == (tmp_path / "b" / "lengths.csv").read_bytes()
     assert first["times"].keys() == {"measured", "copy_bytes_per_s", "pick"}
+    assert first["block_sizes"][0]["times"]["end_to_end"]["tpot_ms"]["p50"] > 0
 
 
 def test_the_files_say_the_same(tmp_path: Path, capsys: Captured) -> None:
