@@ -1,9 +1,10 @@
-"""Cache managers side by side in `peer_speeds`: ours, and those that `pip` brings; `peer_engine_sides` has the engines.
+"""Cache managers side by side in `peer_speeds`: ours, torch's and transformers'; the engines stand in modules beside it.
 
 A *side* is one manager with what its owner's loop does around it, and nothing of the drivers' protocol: each method
 makes the calls that the owner makes, in the owner's data structures, for as many sequences at once as its interface
-takes. The row that a kernel reads is kept up to date by everybody, within what is timed. Token ids come as each has
-them: lists, or int32 arrays. What is ready before the clock starts is said where it is.
+takes. The row that a kernel reads, or that a device makes its kernel's from, is kept up to date by everybody, within
+what is timed. Token ids come as each has them: lists, arrays, tensors; the objects in which an engine keeps a request
+are ready before the clock starts. Side by side are a manager's calls, not its engine's step: `peer_step_cases` has those.
 
 Ours pays on top for what the others leave to stream order: each step is launched and retired, so that a block can't be
 reused in flight.
@@ -24,6 +25,9 @@ BLOCK_SIZE = 16
 
 class Side(Protocol):
     """A manager of so many blocks, for so many sequences of up to so many tokens each."""
+
+    caches: tuple[bool, ...]  # what it offers: with a prefix cache, without one
+    most_sequences: int  # with more its own tables would not fit into this machine's memory
 
     def prepare(self, name: int, ids: Int32Array) -> None:
         """Bring a prompt into the form in which the owner's engine hands it to its manager: not timed."""
@@ -50,9 +54,14 @@ class Side(Protocol):
 class OwnSide:
     """`BlockCache`."""
 
+    caches = (True, False)
+    most_sequences = 1_000_000
+
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
         columns = blocks_needed(longest, BLOCK_SIZE)
-        self.cache = BlockCache(blocks, BLOCK_SIZE, rows=sequences, max_blocks_per_row=columns)
+        self.cache = BlockCache(
+            blocks, BLOCK_SIZE, rows=sequences, max_blocks_per_row=columns, prefix_cache=caching
+        )
         self.caching = caching
         self.prompts: dict[int, Int32Array] = {}
         self.token = 0
@@ -88,6 +97,7 @@ class OwnSide:
     def leave(self, name: int) -> None:
         """Release it."""
         self.cache.release(name)
+        del self.prompts[name]
 
     def rows(self, names: Sequence[int]) -> list[list[int]]:
         """Return rows of the table."""
@@ -95,7 +105,13 @@ class OwnSide:
 
 
 class TorchSide:
-    """torch's `PagedAttention`: `reserve` takes one row of the batch at a time, as a tensor, and caches nothing."""
+    """torch's `PagedAttention`: `reserve` takes one row of the batch at a time, as a tensor, and caches nothing.
+
+    It has two tables of a column for each page of the pool, for every row.
+    """
+
+    caches = (False,)
+    most_sequences = 2000  # 2.2 GB, and 54 GB with 10,000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:  # noqa: ARG002  (no cache)
         self.pages = make_torch_manager(blocks, BLOCK_SIZE, sequences)
@@ -140,6 +156,9 @@ class TorchSide:
 
 class TransformersSide:
     """transformers' `PagedAttentionCache`; rows as its fast path for decoding fills them."""
+
+    caches = (True, False)
+    most_sequences = 1_000_000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
         from pagedkv.bench import peer_transformers as peer  # noqa: PLC0415  (it takes seconds, and may not be there)
@@ -187,7 +206,7 @@ class TransformersSide:
 
     def leave(self, name: int) -> None:
         """Free its blocks."""
-        self.cache.free_blocks(self.states[name].request_id)
+        self.cache.free_blocks(self.states.pop(name).request_id)
 
     def rows(self, names: Sequence[int]) -> list[list[int]]:
         """Return the block tables."""
