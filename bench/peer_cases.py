@@ -18,7 +18,6 @@ from pagedkv.spec.arithmetic import blocks_needed
 CONTEXT = 512  # tokens of a prompt that decodes, and 0 to B - 1 more: each step one sequence in B takes a block
 PROMPT = 1024
 HIT = 2048
-CACHED_PROMPTS = 400  # that fill the pool of `Evicting`
 VOCABULARY = 2**17
 
 MakeSide = Callable[..., Side]  # (blocks, sequences, longest, *, caching)
@@ -74,7 +73,7 @@ class Prompt:
     """
 
     def __init__(self, make: MakeSide, turns: int, *, caching: bool) -> None:
-        self.side = make((turns + 1) * blocks_needed(PROMPT, BLOCK_SIZE), 4, PROMPT + BLOCK_SIZE, caching=caching)
+        self.side = make(turns * blocks_needed(PROMPT, BLOCK_SIZE), 4, PROMPT + BLOCK_SIZE, caching=caching)
         self.prompts = prompts(PROMPT)
 
     def turn(self) -> float:
@@ -98,11 +97,11 @@ class Cancel(Prompt):
 class FullHit:
     """A prompt of 2,049 tokens, of which all 2,048 that may be are found in the cache, comes, and goes.
 
-    Timed: `admit` and `leave`. Among its sides whoever finds less is out of the comparison: `ValueError`.
+    The pool has so many blocks, most of them free. Timed: `admit` and `leave`. Errors: `ValueError` where less is hit.
     """
 
-    def __init__(self, make: MakeSide, turns: int, *, caching: bool) -> None:  # noqa: ARG002  (each turn is the same)
-        self.side = make(10_000, 4, HIT + 2 * BLOCK_SIZE, caching=caching)
+    def __init__(self, make: MakeSide, blocks: int, *, caching: bool) -> None:
+        self.side = make(blocks, 4, HIT + 2 * BLOCK_SIZE, caching=caching)
         self.ids = next(prompts(HIT + 1))
         serve(self.side, 7, self.ids)
 
@@ -119,16 +118,15 @@ class FullHit:
 
 
 class Evicting:
-    """A prompt of 1,024 tokens comes into a pool that is full of cached ones, is computed, and goes: 64 blocks leave.
+    """A prompt of 1,024 tokens comes into a pool that is full of so many cached ones, is computed, and goes.
 
-    Timed: `admit`, `computed` and `leave`.
+    So 64 blocks are evicted. Timed: `admit`, `computed` and `leave`.
     """
 
-    def __init__(self, make: MakeSide, turns: int, *, caching: bool) -> None:  # noqa: ARG002  (each turn is the same)
-        blocks = CACHED_PROMPTS * blocks_needed(PROMPT, BLOCK_SIZE)
-        self.side = make(blocks, 4, PROMPT + BLOCK_SIZE, caching=caching)
+    def __init__(self, make: MakeSide, cached: int, *, caching: bool) -> None:
+        self.side = make(cached * blocks_needed(PROMPT, BLOCK_SIZE), 4, PROMPT + BLOCK_SIZE, caching=caching)
         self.prompts = prompts(PROMPT)
-        for ids in itertools.islice(self.prompts, CACHED_PROMPTS):
+        for ids in itertools.islice(self.prompts, cached):
             serve(self.side, 7, ids)
 
     def turn(self) -> float:

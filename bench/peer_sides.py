@@ -59,9 +59,7 @@ class OwnSide:
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
         columns = blocks_needed(longest, BLOCK_SIZE)
-        self.cache = BlockCache(
-            blocks, BLOCK_SIZE, rows=sequences, max_blocks_per_row=columns, prefix_cache=caching
-        )
+        self.cache = BlockCache(blocks, BLOCK_SIZE, rows=sequences, max_blocks_per_row=columns, prefix_cache=caching)
         self.caching = caching
         self.prompts: dict[int, Int32Array] = {}
         self.token = 0

@@ -187,16 +187,9 @@ class SchedulerStep:
         self.stepping = make(requests * (blocks_needed(longest, BLOCK_SIZE) + 1), requests, longest)
         for name, ids in zip(range(requests), prompts(CONTEXT + BLOCK_SIZE), strict=False):
             self.stepping.submit(name, ids[: CONTEXT + name % BLOCK_SIZE].copy(), steps + 2)
-        self.left = steps
-        while self.left and self._prefilling():
-            self.left -= 1
-
-    def _prefilling(self) -> bool:
-        """Take a step; say whether some requests do not decode yet: the first step of all that did is no prefill."""
-        computed = getattr(self, "computed", 0)
-        rows = self.stepping.step()
-        self.computed = computed + rows
-        return computed < self.requests
+        computed = 0
+        while computed < requests:
+            computed += self.stepping.step()
 
     def turn(self) -> float:
         """Take a step in which all take part."""

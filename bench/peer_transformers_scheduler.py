@@ -44,7 +44,8 @@ class Processor(api.ContinuousBatchProcessor):
         self.inputs_and_outputs.prepare_batch_update = lambda: (*self.results, None)
         self.results: tuple[Batch, list[int]] = ([], [])
 
-    __del__: Any = None  # its own collects garbage
+    def __del__(self) -> None:  # its own collects garbage
+        pass
 
     def compute(self, *, requests_in_batch: Batch, **_sizes: object) -> None:
         """Count a batch as computed, and note its rows."""
