@@ -69,7 +69,7 @@ class Decode:
 class Prompt:
     """A prompt of 1,024 tokens that nothing is known of comes, is computed, and goes.
 
-    Timed: `admit`, `computed` and `leave`. The pool has room for so many, so that all stay cached where there is a cache.
+    Timed: `admit`, `computed` and `leave`. The pool has room for so many: all stay cached where there is a cache.
     """
 
     def __init__(self, make: MakeSide, turns: int, *, caching: bool) -> None:

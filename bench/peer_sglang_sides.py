@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from pagedkv.bench.peer_host import host_only
 from pagedkv.bench.peer_sides import BLOCK_SIZE
 from pagedkv.impl.arrays import Int32Array
 from torch import Tensor, tensor
@@ -116,7 +117,7 @@ class MiniSglangSide:
     def admit(self, name: int) -> int:
         """Match, lock, write what was found into the row; allocate the rest."""
         pending = self.pending.pop(name)
-        with self.peer.host_only():
+        with host_only():
             request = self.peer.prefill.PrefillAdder(pending.input_len, 0, self.cache, self.tables).try_add_one(pending)
             if request is None:
                 raise MemoryError("no block is left")
@@ -136,7 +137,7 @@ class MiniSglangSide:
 
     def decode(self) -> None:
         """Allocate pages where one is needed, and count the step as computed."""
-        with self.peer.host_only():
+        with host_only():
             self.cache.allocate_paged(self.batch)
         for request in self.batch:
             request.complete_one()

@@ -1,10 +1,10 @@
-"""Cache managers side by side in `peer_speeds`: ours, torch's and transformers'; the engines stand in modules beside it.
+"""Cache managers side by side in `peer_speeds`: ours, torch's and transformers'; the engines have modules of their own.
 
 A *side* is one manager with what its owner's loop does around it, and nothing of the drivers' protocol: each method
 makes the calls that the owner makes, in the owner's data structures, for as many sequences at once as its interface
 takes. The row that a kernel reads, or that a device makes its kernel's from, is kept up to date by everybody, within
 what is timed. Token ids come as each has them: lists, arrays, tensors; the objects in which an engine keeps a request
-are ready before the clock starts. Side by side are a manager's calls, not its engine's step: `peer_step_cases` has those.
+are ready before the clock starts. These are a manager's calls, not its engine's step: `peer_step_cases` has those.
 
 Ours pays on top for what the others leave to stream order: each step is launched and retired, so that a block can't be
 reused in flight.
@@ -33,7 +33,7 @@ class Side(Protocol):
         """Bring a prompt into the form in which the owner's engine hands it to its manager: not timed."""
 
     def admit(self, name: int) -> int:
-        """Look a prepared prompt up where there is a prefix cache, allocate the rest; return how many tokens were hit."""
+        """Look a prepared prompt up where there is a cache, allocate the rest; return how many tokens were hit."""
 
     def computed(self, name: int) -> None:
         """Take note that the prompt has been computed: from here on it can be hit."""
@@ -160,8 +160,9 @@ class TransformersSide:
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
         from pagedkv.bench import peer_transformers as peer  # noqa: PLC0415  (it takes seconds, and may not be there)
+        from transformers.generation.continuous_batching.requests import RequestState  # noqa: PLC0415
 
-        self.peer = peer
+        self.make_state, self.everything = RequestState, peer.ALL
         self.cache = peer.make_transformers_manager(blocks, BLOCK_SIZE, allow_block_sharing=caching)
         self.caching = caching
         self.table = torch.zeros((1, sequences, blocks_needed(longest, BLOCK_SIZE) + 1), dtype=torch.int32)
@@ -170,7 +171,7 @@ class TransformersSide:
 
     def prepare(self, name: int, ids: Int32Array) -> None:
         """Make a `RequestState`."""
-        self.states[name] = self.peer.RequestState(str(name), ids.tolist())
+        self.states[name] = self.make_state(str(name), ids.tolist())
 
     def admit(self, name: int) -> int:
         """Search the prefix, store the rest."""
@@ -189,7 +190,7 @@ class TransformersSide:
         if self.caching:
             state = self.states[name]
             full = (state.position_offset - self.hits[name]) // BLOCK_SIZE
-            self.cache.mark_complete_blocks(state, {self.peer.ALL: full})
+            self.cache.mark_complete_blocks(state, {self.everything: full})
 
     def start_decoding(self, names: Sequence[int]) -> None:
         """Pick the states."""
@@ -208,5 +209,5 @@ class TransformersSide:
 
     def rows(self, names: Sequence[int]) -> list[list[int]]:
         """Return the block tables."""
-        tables = self.cache.cache_allocators[self.peer.ALL].block_table
+        tables = self.cache.cache_allocators[self.everything].block_table
         return [list(tables[str(name)]) for name in names]

@@ -1,9 +1,9 @@
 """Our manager and other people's, side by side in one process: `python -m pagedkv.bench.peer_speeds [--json FILE]`.
 
 One table of each case and each manager that can be imported: the median microseconds, and how many times ours that is.
-The managers take turns (A B C A B C ...), since wall times on a shared machine vary two- or threefold; one torch thread;
-what was made before the clock starts is left out of garbage collections, as engines do. What is timed of a case says
-its class in `peer_cases` and `peer_step_cases`; what each manager is asked, the `*_sides` modules.
+The managers take turns (A B C A B C ...), since wall times on a shared machine vary two- or threefold. torch has one
+thread. What was made before the clock starts is left out of garbage collections, as engines do. What is timed of a case
+says its class in `peer_cases` and `peer_step_cases`; what each manager is asked, the `*_sides` modules.
 
 Nothing is left out silently: who is not here has a row that says how to get it, and a cell says what is not offered.
 A slow manager takes fewer turns: each gets so many seconds a case, and five turns at least.
@@ -26,7 +26,7 @@ import torch
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.peer_cases import Cancel, Decode, Evicting, EvictingOneLeaf, FullHit, Prompt
 from pagedkv.bench.peer_contenders import ALL_AT_ONCE, CONTENDERS, NO_CACHE, OURS, Contender, bytes_a_block
-from pagedkv.bench.peer_speeds_table import Cell, print_tables, rows_of, verdicts
+from pagedkv.bench.peer_speeds_table import AS_IT_IS, OFF, ON, Cell, print_tables, rows_of, verdicts
 from pagedkv.bench.peer_step_cases import SchedulerStep
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
@@ -38,6 +38,7 @@ TURNS = 200
 CACHED_PROMPTS = 400
 LEAVES = (5000, 100_000)
 RUNNING = (256, 2000)
+SCHEDULED = 40  # steps
 SECONDS = 2.0
 
 
@@ -52,7 +53,7 @@ class Case(NamedTuple):
     """A row of the table."""
 
     name: str
-    caching: bool | None  # None: as each has it
+    caching: str  # on, off, or as each has it
     make: Callable[[Contender], Contestant]
     refused: Callable[[Contender], str]  # why a manager does not take part; empty if it does
     turns: int = TURNS
@@ -61,21 +62,25 @@ class Case(NamedTuple):
 def cases() -> list[Case]:
     """Return all that is timed."""
     found = []
-    for caching in (True, False):
+    for word in (ON, OFF):
+        caching = word == ON
         for sequences, steps in STEPS.items():
             make = _maker(Decode, sequences, steps, caching=caching)
-            found.append(Case(f"decode step, {sequences:,}", caching, make, _decodes(sequences, caching), steps))
+            found.append(Case(f"decode step, {sequences:,}", word, make, _asked(sequences, caching=caching), steps))
         for case, name in ((Prompt, "prompt of 1,024, no hit"), (Cancel, "cancel, 1,024")):
-            found.append(Case(name, caching, _maker(case, TURNS, caching=caching), _decodes(1, caching)))
-    found.append(Case("full hit of 2,048", True, _maker(FullHit, 10_000, caching=True), _decodes(1, caching=True)))
+            found.append(Case(name, word, _maker(case, TURNS, caching=caching), _asked(caching=caching)))
     evict = _maker(Evicting, CACHED_PROMPTS, caching=True)
-    found.append(Case("prompt of 1,024, evicts 64 blocks", True, evict, _evicts))
+    found += [
+        Case("full hit of 2,048", ON, _maker(FullHit, 10_000, caching=True), _asked(caching=True)),
+        Case("prompt of 1,024, evicts 64 blocks", ON, evict, _evicts),
+    ]
     for leaves in LEAVES:
         make = _maker(EvictingOneLeaf, leaves, caching=True)
-        found.append(Case(f"prompt of 16, evicts 1 of {leaves:,}", True, make, _evicts))
-    for requests in RUNNING:
-        found.append(Case(f"scheduler step, {requests:,}", True, _stepper(requests), lambda each: each.no_stepping, 40))
-    return found
+        found.append(Case(f"prompt of 16, evicts 1 of {leaves:,}", ON, make, _evicts))
+    return found + [
+        Case(f"scheduler step, {requests:,}", ON, _stepper(requests), lambda each: each.no_stepping, SCHEDULED)
+        for requests in RUNNING
+    ]
 
 
 def _maker(case: Callable[..., Contestant], *sizes: int, caching: bool) -> Callable[[Contender], Contestant]:
@@ -85,12 +90,12 @@ def _maker(case: Callable[..., Contestant], *sizes: int, caching: bool) -> Calla
 def _stepper(requests: int) -> Callable[[Contender], Contestant]:
     def make(contender: Contender) -> Contestant:
         assert contender.stepping is not None
-        return SchedulerStep(contender.stepping, requests, 40)
+        return SchedulerStep(contender.stepping, requests, SCHEDULED)
 
     return make
 
 
-def _decodes(sequences: int, caching: bool) -> Callable[[Contender], str]:  # noqa: FBT001  (one of two numbers of a case)
+def _asked(sequences: int = 1, *, caching: bool) -> Callable[[Contender], str]:
     def refused(contender: Contender) -> str:
         side = contender.side
         if caching not in side.caches:
@@ -103,7 +108,7 @@ def _decodes(sequences: int, caching: bool) -> Callable[[Contender], str]:  # no
 
 
 def _evicts(contender: Contender) -> str:
-    return _decodes(1, caching=True)(contender) or ("" if contender.evicts_by_block else ALL_AT_ONCE)
+    return _asked(caching=True)(contender) or ("" if contender.evicts_by_block else ALL_AT_ONCE)
 
 
 def measure(case: Case, contenders: Sequence[Contender], seconds: float) -> list[Cell]:
@@ -143,7 +148,7 @@ def weigh(contenders: Sequence[Contender]) -> list[Cell]:
         for contender in contenders:
             note = NO_CACHE if full and True not in contender.side.caches else ""
             value = None if note else float(bytes_a_block(contender, full=full))
-            cells.append(Cell(case, None, contender.name, value, "bytes", 1, note))
+            cells.append(Cell(case, AS_IT_IS, contender.name, value, "bytes", 1, note))
     return cells
 
 
@@ -152,7 +157,7 @@ def run(contenders: Sequence[Contender], seconds: float) -> list[Cell]:
     cells = []
     with LateSpinner("managers side by side") as progress:
         for case in cases():
-            progress.says(f"{case.name}, caching {'on' if case.caching else 'off'}")
+            progress.says(f"{case.name}, cache {case.caching}")
             cells += measure(case, contenders, seconds)
         progress.says("bytes a block")
         return cells + weigh(contenders)
@@ -171,7 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, print, write; return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pagedkv.bench.peer_speeds",
-        epilog="Example: python -m pagedkv.bench.peer_speeds --peers vllm,nano_vllm --json speeds.json --csv speeds.csv",
+        epilog="Example: python -m pagedkv.bench.peer_speeds --peers vllm,nano_vllm --json speeds.json",
     )
     names = ",".join(each.name for each in CONTENDERS[1:])
     parser.add_argument("--peers", default=names, help=f"who stands beside ours, with commas between; default {names}")

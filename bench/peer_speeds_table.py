@@ -3,21 +3,21 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pagedkv.bench.peer_contenders import OURS
 from pagedkv.bench.peers import PEERS
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-OURS = "pagedkv"
 WIDTH = 150  # of the table where there is no terminal
-CACHING = {True: "on", False: "off", None: ""}
+ON, OFF, AS_IT_IS = "on", "off", "-"  # a prefix cache
 
 
 class Cell(NamedTuple):
     """One manager at one case."""
 
     case: str
-    caching: bool | None
+    caching: str
     manager: str
     value: float | None  # None: `note` says why
     unit: str
@@ -29,20 +29,20 @@ class Wanted(NamedTuple):
     """How many times as long as ours a case should take others at least."""
 
     case: str
-    caching: bool
+    caching: str
     manager: str  # empty: everyone who offers it
     times: float
 
 
 WANTED = (
-    Wanted("decode step, 2,000", True, "vllm", 100),
-    Wanted("decode step, 2,000", True, "nano_vllm", 50),
-    Wanted("decode step, 2,000", True, "sglang", 4),
-    Wanted("full hit of 2,048", True, "", 1),
-    Wanted("prompt of 1,024, no hit", True, "", 1),
-    *(Wanted(f"decode step, {count}", caching, "", 1) for caching in (True, False) for count in ("16", "256", "2,000")),
-    *(Wanted("decode step, 10,000", caching, "", 1) for caching in (True, False)),
-    *(Wanted(f"scheduler step, {count}", True, "", 1) for count in ("256", "2,000")),
+    Wanted("decode step, 2,000", ON, "vllm", 100),
+    Wanted("decode step, 2,000", ON, "nano_vllm", 50),
+    Wanted("decode step, 2,000", ON, "sglang", 4),
+    Wanted("full hit of 2,048", ON, "", 1),
+    Wanted("prompt of 1,024, no hit", ON, "", 1),
+    *(Wanted(f"decode step, {count}", caching, "", 1) for caching in (ON, OFF) for count in ("16", "256", "2,000")),
+    *(Wanted("decode step, 10,000", caching, "", 1) for caching in (ON, OFF)),
+    *(Wanted(f"scheduler step, {count}", ON, "", 1) for count in ("256", "2,000")),
 )
 
 
@@ -106,7 +106,7 @@ def print_tables(
         if row["case"] is not None:
             by_case.setdefault((row["case"], row["caching"]), {})[row["manager"]] = row
     for (case, caching), cells in by_case.items():
-        table.add_row(case, CACHING[caching], *(_cell(cells[name], notes) for name in versions))
+        table.add_row(case, caching, *(_cell(cells[name], notes) for name in versions))
     for name, note in missing.items():
         if note:
             table.add_section()
@@ -137,5 +137,5 @@ def _print_wanted(wanted: Sequence[Mapping[str, Any]], titles: Mapping[str, str]
         beside = titles.get(each["manager"], each["manager"]) or "all"
         seen = "" if each["nearest_times"] is None else f"{each['nearest_times']:.3g} ({titles[each['nearest']]})"
         verdict = {True: "holds", False: "[red]missed", None: "not measured"}[each["holds"]]
-        table.add_row(each["case"], CACHING[each["caching"]], beside, f">= {each['times']:g}", seen, verdict)
+        table.add_row(each["case"], each["caching"], beside, f">= {each['times']:g}", seen, verdict)
     console.print(table)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 from pagedkv.bench.peer_cases import CONTEXT, prompts
+from pagedkv.bench.peer_host import host_only
 from pagedkv.bench.peer_sides import BLOCK_SIZE
 from pagedkv.bench.peer_vllm_sides import nano_vllm_rows
 from pagedkv.impl.arrays import Int32Array
@@ -99,10 +100,11 @@ class NanoVllmStepping:
     """nano-vllm's `Scheduler`, and rows made anew as its model runner does."""
 
     def __init__(self, blocks: int, requests: int, longest: int) -> None:
-        from pagedkv.bench import peer_nano_vllm_scheduler as peer  # noqa: PLC0415  (a peer)
+        from pagedkv.bench import peer_nano_vllm as peer  # noqa: PLC0415  (a peer)
+        from pagedkv.bench.peer_nano_vllm_scheduler import make_nano_vllm_scheduler  # noqa: PLC0415
 
         limits = PeerLimits(requests * longest, requests)
-        self.peer, self.scheduler = peer, peer.make_nano_vllm_scheduler(Config(blocks, BLOCK_SIZE), limits)
+        self.peer, self.scheduler = peer, make_nano_vllm_scheduler(Config(blocks, BLOCK_SIZE), limits)
         self.make_sequence = peer.sequence_class(BLOCK_SIZE)
 
     def submit(self, name: int, ids: Int32Array, outputs: int) -> None:  # noqa: ARG002  (it numbers them itself)
@@ -122,23 +124,24 @@ class MiniSglangStepping:
     """mini-sglang's `Scheduler`, with the tensors of the model's inputs, which it makes while it schedules."""
 
     def __init__(self, blocks: int, requests: int, longest: int) -> None:
-        from pagedkv.bench import peer_mini_sglang_scheduler as peer  # noqa: PLC0415  (a peer)
+        from pagedkv.bench import peer_mini_sglang as peer  # noqa: PLC0415  (a peer)
+        from pagedkv.bench.peer_mini_sglang_scheduler import make_mini_sglang_scheduler  # noqa: PLC0415
 
         self.peer = peer
         limits = PeerLimits(requests * longest, requests, prefix_cache=True)
-        self.scheduler = peer.make_mini_sglang_scheduler(Config(blocks, BLOCK_SIZE), limits, longest)
+        self.scheduler = make_mini_sglang_scheduler(Config(blocks, BLOCK_SIZE), limits, longest)
         self.scheduler.send_result = lambda _: None
         self.sampled = torch.full((requests,), SAMPLED, dtype=torch.int32)
 
     def submit(self, name: int, ids: Int32Array, outputs: int) -> None:
         """Process its message."""
         params = self.peer.core.SamplingParams(max_tokens=outputs, ignore_eos=True)
-        with self.peer.host_only():
+        with host_only():
             self.scheduler._process_one_msg(self.peer.messages.UserMsg(name, torch.from_numpy(ids), params))  # noqa: SLF001  (the parts of its loop have private names)
 
     def step(self) -> int:
         """Schedule, count as computed, process."""
-        with self.peer.host_only():
+        with host_only():
             forward = self.scheduler._schedule_next_batch()  # noqa: SLF001
             output = self.scheduler._forward(forward)  # noqa: SLF001
             self.scheduler._process_last_data((forward, (output.next_tokens_gpu, self.sampled, output)))  # noqa: SLF001
@@ -150,8 +153,9 @@ class TransformersStepping:
 
     def __init__(self, blocks: int, requests: int, longest: int) -> None:
         from pagedkv.bench import peer_transformers_scheduler as peer  # noqa: PLC0415  (a peer)
+        from transformers.generation.continuous_batching.requests import RequestState  # noqa: PLC0415
 
-        self.peer = peer
+        self.make_state = RequestState
         limits = PeerLimits(requests * longest, requests, prefix_cache=True)
         self.processor = peer.Processor(Config(blocks, BLOCK_SIZE), limits)
         self.processor.inputs_and_outputs.prepare_batch_tensors = self._compute
@@ -159,7 +163,7 @@ class TransformersStepping:
 
     def submit(self, name: int, ids: Int32Array, outputs: int) -> None:
         """Put it into its queue."""
-        state = self.peer.RequestState(str(name), ids.tolist(), max_new_tokens=outputs, eos_token_id=-1)
+        state = self.make_state(str(name), ids.tolist(), max_new_tokens=outputs, eos_token_id=-1)
         self.processor.input_queue.put(state)
 
     def _compute(self, *, requests_in_batch: list[Any], **_sizes: object) -> None:
