@@ -49,9 +49,8 @@ class Decode:
     """
 
     def __init__(self, make: MakeSide, sequences: int, steps: int, *, caching: bool) -> None:
-        self.longest = CONTEXT + BLOCK_SIZE + steps + 1
-        blocks = sequences * blocks_needed(self.longest, BLOCK_SIZE)
-        self.side = make(blocks, sequences, self.longest, caching=caching)
+        each = blocks_needed(CONTEXT + BLOCK_SIZE + steps + 1, BLOCK_SIZE)
+        self.side = make(sequences * each, sequences, each * BLOCK_SIZE, caching=caching)
         self.names = list(range(sequences))
         for name, ids in zip(self.names, prompts(CONTEXT + BLOCK_SIZE), strict=False):
             self.side.prepare(name, ids[: CONTEXT + name % BLOCK_SIZE].copy())

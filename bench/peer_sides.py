@@ -24,7 +24,7 @@ BLOCK_SIZE = 16
 
 
 class Side(Protocol):
-    """A manager of so many blocks, for so many sequences of up to so many tokens each."""
+    """A manager of so many blocks, for so many sequences of up to so many tokens each, a multiple of B."""
 
     caches: tuple[bool, ...]  # what it offers: with a prefix cache, without one
     most_sequences: int  # with more its own tables would not fit into this machine's memory

@@ -186,9 +186,9 @@ class SchedulerStep:
     """A step of so many running requests. Timed: `step`."""
 
     def __init__(self, make: MakeStepping, requests: int, steps: int) -> None:
-        longest = CONTEXT + BLOCK_SIZE + steps + 2
+        each = blocks_needed(CONTEXT + BLOCK_SIZE + steps + 2, BLOCK_SIZE) + 1
         self.requests = requests
-        self.stepping = make(requests * (blocks_needed(longest, BLOCK_SIZE) + 1), requests, longest)
+        self.stepping = make(requests * each, requests, each * BLOCK_SIZE)
         for name, ids in zip(range(requests), prompts(CONTEXT + BLOCK_SIZE), strict=False):
             self.stepping.submit(name, ids[: CONTEXT + name % BLOCK_SIZE].copy(), steps + 2)
         computed = 0
