@@ -205,8 +205,9 @@ class Implementation(Manager):
             row = table[at]
             while row and not row[-1]:
                 row.pop()
-            self._must_be("edits", self.device_table[at], row)
-            seen[_named(alias)] = Seen(tuple(row), allocated, launched, written, known)
+            if self.device_table[at] != row:
+                self._must_be("edits", self.device_table[at], row)
+            seen[_NAMES.get(alias, alias)] = Seen(tuple(row), allocated, launched, written, known)
         if self.wrong:
             raise AssertionError(self.wrong)
         counts, holders = cache.counts, cache.holders().tolist()

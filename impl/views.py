@@ -91,7 +91,7 @@ class CacheViews:
         """Return (sequence, row, lengths) of all live sequences. O(sequences + launches in flight x their batch)."""
         tables, writes = self._tables, writes_by_epoch(self._launches)
         return [
-            (seq, row, lengths(tables, row, pending_writes(tables, row, writes)))
+            (seq, row, lengths(tables, row, pending_writes(tables, row, writes) if writes else []))
             for seq, row in tables.names.row_of.items()
         ]
 

@@ -107,16 +107,20 @@ def _outcome(answer: Any) -> Outcome:
         return Outcome()
     if not isinstance(answer, Outcome):
         return Outcome(copies=_copies(answer))
-    return Outcome(
-        _integers(answer.blocks),
-        _copies(answer.copies),
-        index(answer.launch),
-        frozenset(_integers(answer.after)),
-        frozenset(_integers(answer.freed)),
-        _integers(answer.hits),
-        _integers(answer.published),
-        tuple([Merge(*_integers(each)) for each in answer.merges]),
+    blocks, copies, launch, after, freed, hits, published, merges = answer
+    return Outcome(  # most fields of most answers are as they are by default
+        blocks if blocks is _NONE.blocks else _integers(blocks),
+        copies if copies is _NONE.copies else _copies(copies),
+        index(launch),
+        after if after is _NONE.after else frozenset(_integers(after)),
+        freed if freed is _NONE.freed else frozenset(_integers(freed)),
+        hits if hits is _NONE.hits else _integers(hits),
+        published if published is _NONE.published else _integers(published),
+        merges if merges is _NONE.merges else tuple([Merge(*_integers(each)) for each in merges]),
     )
+
+
+_NONE = Outcome()
 
 
 def _copies(answer: Any) -> tuple[Copy, ...]:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from .alphabet import KINDS, Execute, Operation, Release, Retire, Submit, Unpin
 from .foreign_drivers import ForeignPlan
 from .manager import Factory
-from .moves import draw_move
+from .moves import Lots, draw_move
 from .offers import Feature
 from .operations import ready
 from .processes import Processes
@@ -137,7 +137,7 @@ def draw_config(random: Random, streams: int) -> Config:
 
 def run(plan: Any, seed: int) -> Tally:
     """Run one seed."""
-    random = Random(seed)
+    random = Lots(seed)
     case = plan.draw_case(random)
     tally = Tally(runs=1)
     trace: list[Any] = []

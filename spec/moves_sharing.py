@@ -159,7 +159,9 @@ def fresh_names(state: State, names: int) -> list[Name]:
 
 def draw_batch(names: list[Name], random: Random) -> list[Name]:
     """Draw up to three of these names, in any order; at least one, if there is one."""
-    return random.sample(names, random.randint(1, min(_ROWS_MOST, len(names)))) if names else []
+    left = [*names]
+    rows = random.randint(1, min(_ROWS_MOST, len(left))) if left else 0
+    return [left.pop(random.randint(0, len(left) - 1)) for _ in range(rows)]
 
 
 def _draw_text(length: int, random: Random) -> Tokens:

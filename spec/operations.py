@@ -145,8 +145,10 @@ def launch(state: State, rows: Rows, stream: int = 0, choice: Outcome | None = N
 
 def ready(state: State, launch: Launch) -> bool:
     """Whether the device may execute a launch now: not done yet, and all that happens before it is done."""
+    if launch.executed:
+        return False
     pending = {other.id for other in state.launches if not other.executed}
-    return launch.id in pending and not before(state.launches, launch) & pending
+    return not before(state.launches, launch) & pending
 
 
 def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> Result:  # noqa: ARG001  (the signature is the protocol's)

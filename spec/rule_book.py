@@ -2,14 +2,16 @@
 
 A rule is a named predicate over a *step*: the state before, the operation, what was decided, the state after. It yields
 a line for each place where it does not hold; no line, and it holds. Its docstring begins with its sentence. Some look
-at the state after alone, others at the transition; each says on which operations it can fail. The rules themselves are
-in `rules_contents`, `rules_lifetime`, `rules_tables` and `rules_sharing`; `rules` brings them together.
+at the state after alone, others at the transition; each says on which operations it can fail. A device changes contents
+and what is executed, and R-TXN-1 says that it changes nothing else: a rule that looks at neither is one on the
+operations of the host. The rules themselves are in `rules_contents`, `rules_lifetime`, `rules_tables` and
+`rules_sharing`; `rules` brings them together.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from .alphabet import Operation
+from .alphabet import KINDS, Execute, Operation
 from .outcome import Outcome
 from .refusals import Refused
 from .state import Block, Name, State
@@ -50,6 +52,7 @@ def edges(state: State) -> frozenset[Edge]:
     return frozenset([(name, block) for name, sequence in state.sequences.items() for block in sequence.row])
 
 
+HOST = tuple(kind for kind in KINDS if kind is not Execute)  # the operations of the host
 Slot = tuple[Block, int]  # a block and an offset in it
 Lines = Iterator[str]
 

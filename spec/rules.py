@@ -25,9 +25,9 @@ def check(step: Step) -> None:
         relevant: tuple[Rule, ...] = (RULES["R-TXN-1"], RULES["R-CAP-1"]) if space else (RULES["R-TXN-1"],)
     else:
         relevant = _RULES_ON[type(step.operation)]
-    for each in relevant:
-        for line in each.predicate(step):
-            raise Broken(each.name, line)
+    for name, _, predicate, _ in relevant:
+        for line in predicate(step):
+            raise Broken(name, line)
 
 
 _RULES_ON: dict[type, tuple[Rule, ...]] = {

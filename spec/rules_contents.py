@@ -9,7 +9,7 @@ from collections import Counter
 from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, Unpin
 from .outcome import Outcome
 from .refusals import Refused
-from .rule_book import Edge, Lines, Step, rule
+from .rule_book import HOST, Edge, Lines, Step, rule
 from .state import Block, Name
 
 
@@ -27,7 +27,7 @@ def data(step: Step) -> Lines:
                         yield f"sequence {part.sequence} reads {found} in block {block}, not {wanted}"
 
 
-@rule("R-OWN-1")
+@rule("R-OWN-1", *HOST)
 def one_state(step: Step) -> Lines:
     """Every block is in exactly one state: free, held, idle, quarantined, or reserved (the null block).
 
@@ -42,7 +42,7 @@ def one_state(step: Step) -> Lines:
                 yield f"block {block} is in {count[block]} states"
 
 
-@rule("R-OWN-2")
+@rule("R-OWN-2", *HOST)
 def one_edge(step: Step) -> Lines:
     """The references of a block are its holders, one a sequence or pin; no row names a block twice."""
     for name, sequence in step.new.sequences.items():
@@ -53,7 +53,7 @@ def one_edge(step: Step) -> Lines:
             yield f"pin {handle} holds {blocks}"
 
 
-@rule("R-OWN-3")
+@rule("R-OWN-3", *HOST)
 def dropped_once(step: Step) -> Lines:
     """Each edge is dropped exactly once: by the release of its holder, or by the block that takes its place."""
     dropped = step.old_edges - step.new_edges
@@ -74,7 +74,7 @@ def dropped_once(step: Step) -> Lines:
         yield f"{step.operation} dropped or changed the pins {sorted(unpinned)}"
 
 
-@rule("R-OWN-4")
+@rule("R-OWN-4", *HOST)
 def every_exit(step: Step) -> Lines:
     """Every exit drops all edges: with no sequence, no pin and nothing in flight, free + idle = N."""
     state = step.new
@@ -83,7 +83,7 @@ def every_exit(step: Step) -> Lines:
         yield f"all is over and {missing} blocks are neither free nor evictable"
 
 
-@rule("R-OWN-5")
+@rule("R-OWN-5", *HOST)
 def counters(step: Step) -> Lines:
     """Counters equal a walk over unique ids: free + held + idle + quarantined = N."""
     state = step.new
@@ -133,8 +133,18 @@ def atomic(step: Step) -> Lines:
             yield f"sequence {name} was not launched by {count}"
         if isinstance(step.operation, Publish) and len(new[name].known) != len(old[name].known) + count:
             yield f"sequence {name} was not told {count} ids"
-    if not isinstance(step.operation, Execute) and step.new.memory is not step.old.memory:
-        yield f"{step.operation} changed what slots hold, which is the device's to do"
+    yield from _host_and_device_apart(step)
+
+
+def _host_and_device_apart(step: Step) -> Lines:
+    if not isinstance(step.operation, Execute):
+        if step.new.memory is not step.old.memory:
+            yield f"{step.operation} changed what slots hold, which is the device's to do"
+        return
+    if step.new._replace(memory=step.old.memory, launches=step.old.launches) != step.old:
+        yield f"{step.operation} changed more than what slots hold and what is executed"
+    if [launch.id for launch in step.new.launches] != [launch.id for launch in step.old.launches]:
+        yield f"{step.operation} changed which launches are in flight"
 
 
 def _named(operation: Operation) -> dict[Name, int]:

@@ -6,11 +6,11 @@ blocks, rows and copies that it uses are in use, whatever became of the sequence
 
 from .alphabet import Add, Clear, Execute, Extend, Fork, Pin, Publish, Release, Retire, Submit, Unpin
 from .outcome import Outcome
-from .rule_book import Lines, Slot, Step, rule
+from .rule_book import HOST, Lines, Slot, Step, rule
 from .state import Launch, LaunchId, before, leads_to, planned_copies
 
 
-@rule("R-LIFE-1")
+@rule("R-LIFE-1", *HOST)
 def no_early_reuse(step: Step) -> Lines:
     """No block is allocatable while a launch in flight reads or writes it.
 
@@ -68,7 +68,7 @@ def completion_alone_ends_a_launch(step: Step) -> Lines:
         yield f"{step.operation} ended a launch that the device has not executed"
 
 
-@rule("R-LIFE-4")
+@rule("R-LIFE-4", *HOST)
 def discharged(step: Step) -> Lines:
     """Every quarantine entry is discharged: something still keeps each block there; a second completion is nothing."""
     state = step.new
@@ -129,7 +129,7 @@ def epochs(step: Step) -> Lines:
             yield f"{step.operation} changed the epoch of sequence {name}"
 
 
-@rule("R-LIFE-8")
+@rule("R-LIFE-8", *HOST)
 def plans_are_protected(step: Step) -> Lines:
     """What is planned and not launched is protected like what is in flight: no planned copy's source can be taken."""
     for copy in planned_copies(step.new):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from .alphabet import Add, Clear, Execute, Extend, Pin, Publish, Submit
 from .outcome import Outcome
-from .rule_book import Lines, Step, rule
+from .rule_book import HOST, Lines, Step, rule
 from .state import Block, Key, Launch, Published, Root, State, Tokens, above, leads_to, planned_copies, touched, written
 
 
@@ -58,7 +58,7 @@ def _chain(state: State, root: Root, tokens: Tokens) -> list[Block]:
     return chain
 
 
-@rule("R-HASH-2")
+@rule("R-HASH-2", *HOST)
 def tokens_not_digests(step: Step) -> Lines:
     """An equal digest is not equal content: who holds a published block knows, as far as it knows, just its tokens."""
     if step.new.prefixes:
@@ -138,7 +138,7 @@ def one_token_left(step: Step) -> Lines:
             yield f"sequence {step.operation.name} does not go on behind its hits: {sequence}"
 
 
-@rule("R-HASH-6")
+@rule("R-HASH-6", *HOST)
 def other_weights_other_epoch(step: Step) -> Lines:
     """A change of weights invalidates by epoch: no key is of older weights, and nobody is of weights yet to come."""
     weights = step.new.weights
@@ -146,15 +146,15 @@ def other_weights_other_epoch(step: Step) -> Lines:
         yield f"the weights are of epoch {weights}, and blocks of others are in the index"
     if weights != step.old.weights + isinstance(step.operation, Clear):
         yield f"{step.operation} took the weights from epoch {step.old.weights} to {weights}"
-    for name, sequence in step.new.sequences.items() if step.new.sequences is not step.old.sequences else ():
-        root = step.old.sequences[name].root if name in step.old.sequences else sequence.root
-        if sequence.root != root or sequence.root.weights > weights:
+    for name, sequence in step.new.sequences.items():
+        old = step.old.sequences.get(name, sequence)
+        if old.root != sequence.root or sequence.root.weights > weights:
             yield f"{step.operation} made the root of sequence {name} {sequence.root}"
     if isinstance(step.operation, Clear) and (step.new.prefixes or step.new.pins or step.new.evictable):
         yield "something published or pinned has outlived its weights"
 
 
-@rule("R-EVICT-1")
+@rule("R-EVICT-1", *HOST)
 def only_idle_blocks_are_evicted(step: Step) -> Lines:
     """What is evicted had no holder but the index and no launch or planned copy to touch it, and no block was free."""
     evicted = [block for block in step.taken if block not in step.old.free]
@@ -173,7 +173,7 @@ def only_idle_blocks_are_evicted(step: Step) -> Lines:
             yield f"blocks {evicted} were evicted while others were free"
 
 
-@rule("R-EVICT-2")
+@rule("R-EVICT-2", *HOST)
 def children_before_parents(step: Step) -> Lines:
     """Children go before parents, of leaves one of the lowest class, evictable for longest: what stays is reachable."""
     size, by_key = step.new.config.block_size, step.new.prefixes

@@ -8,7 +8,7 @@ from .alphabet import Add, Extend, Fork, Retire, Submit
 from .arithmetic import blocks_needed, locate
 from .outcome import Outcome
 from .refusals import Reason, Refused
-from .rule_book import Edge, Lines, Step, rule
+from .rule_book import HOST, Edge, Lines, Step, rule
 from .state import NULL, Block, Copy, Root, Sequence, State, planned_copies, written
 
 
@@ -113,7 +113,7 @@ def _need(state: State, operation: Add | Extend, held: frozenset[Edge]) -> int:
     return growth + sum([min(tails.count(tail), references.count(tail) - 1) for tail in set(tails)])
 
 
-@rule("R-CAP-2")
+@rule("R-CAP-2", *HOST)
 def one_length_convention(step: Step) -> Lines:
     """A row has ceil(allocated / B) blocks, exact multiples too; launched <= allocated; what is written stays so.
 
@@ -123,13 +123,14 @@ def one_length_convention(step: Step) -> Lines:
     size, submits = step.new.config.block_size, isinstance(step.operation, Submit)
     completes = submits or isinstance(step.operation, Retire)
     for name, sequence in step.new.sequences.items():
-        allocated = sequence.allocated
-        if len(sequence.row) != blocks_needed(allocated, size):
-            yield f"sequence {name} has {len(sequence.row)} blocks for {allocated} positions"
-        if not 0 <= sequence.launched <= allocated:
-            yield f"sequence {name}: launched {sequence.launched} of {allocated}"
-        old = step.old.sequences.get(name) if completes else None
-        if old is not None:
+        old = step.old.sequences.get(name)
+        if old is not sequence:  # else it was looked at when it became so
+            allocated = len(sequence.text)
+            if len(sequence.row) != blocks_needed(allocated, size):
+                yield f"sequence {name} has {len(sequence.row)} blocks for {allocated} positions"
+            if not 0 <= sequence.launched <= allocated:
+                yield f"sequence {name}: launched {sequence.launched} of {allocated}"
+        if completes and old is not None:
             least, now = written(step.old, old), written(step.new, sequence)
             if now < least or (now > least and submits):
                 yield f"{step.operation} took sequence {name} from {least} to {now} positions written"

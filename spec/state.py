@@ -233,6 +233,8 @@ def written(state: State, sequence: Sequence) -> int:
 
     Contents have one writer, so a position is not yet written exactly if a launch in flight writes its content.
     """
+    if not state.launches:
+        return sequence.launched
     starts = [
         part.start
         for launch in state.launches

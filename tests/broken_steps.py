@@ -210,7 +210,7 @@ def source_of_a_planned_copy_freed() -> Step:
 @case("R-LIFE-8")
 def planned_copy_into_a_strange_block() -> Step:
     here = after(Add(1, 1), Submit(((1, 1),)), Fork(1, 2), Extend(((2, 1),)))
-    right = step(here, Execute(1))
+    right = step(here, Fork(1, 3))
     return wrong(right, changed(right.new, 2, copy=Copy(2, source=1, target=4, extent=1)))
 
 

@@ -137,3 +137,15 @@ def copy_to_the_null_block() -> Step:
     right = step(after(*FORKED, Extend(((1, 1),))), Submit(((1, 1),)))
     (copy,) = right.new.launches[-1].copies
     return wrong(right, last_launch(right.new, copies=(copy._replace(target=0),)))
+
+
+@case("R-TXN-1 the device frees a block")
+def device_frees_a_block() -> Step:
+    right = step(after(Add(1, 1), Submit(((1, 1),)), Release(1)), Execute(1))
+    return wrong(right, right.new._replace(free=right.new.free | {1}, quarantine={}))
+
+
+@case("R-TXN-1 the device ends a launch")
+def device_ends_a_launch() -> Step:
+    right = step(after(Add(1, 1), Submit(((1, 1),))), Execute(1))
+    return wrong(right, right.new._replace(launches=()))
