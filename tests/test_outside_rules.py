@@ -90,7 +90,7 @@ BROKEN_BY: dict[str, Callable[[Config], Any]] = {
     "R-HASH-5": sharing.WholePromptHit,
     "R-HASH-6": sharing.OldWeightsHit,
 }
-TIGHT = {sharing.IdleHitCountedTwice: Config(4, 2, 1, 2)}  # found there soon
+TIGHT: dict[Any, Config] = {sharing.IdleHitCountedTwice: Config(4, 2, 1, 2)}  # found there soon
 SEEDS = 150
 
 
