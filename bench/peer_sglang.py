@@ -2,7 +2,7 @@
 
 When a step of a prompt is known to be done it is checkpointed. A request that ends is checkpointed once more; one that
 leaves with a step in flight (a retraction) is not. A prompt must have ids: what nobody tells is made up. `clear` is
-left out: SGLang's waits until no request runs. Pages of one token have another allocator there, which is not tried.
+left out: SGLang's waits until no request runs.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,10 +18,9 @@ sglang()  # where it can't be had, this module can't be imported either
 
 
 class SglangManager(Manager):
-    """`RadixCache` over a `PagedTokenToKVPoolAllocator`."""
+    """`RadixCache` over a `PagedTokenToKVPoolAllocator`, or a `TokenToKVPoolAllocator` for pages of one token."""
 
     shares_prefixes = True
-    block_sizes = (2, 3, 4)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

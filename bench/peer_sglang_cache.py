@@ -53,11 +53,14 @@ class SglangCache:
 
     def _allocate(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> Tensor | None:
         """Evict what may be needed, then allocate from one length to another behind each last slot."""
-        count = sum(after) - sum(before)
-        sglang().common.evict_from_tree_cache(self.tree, count + len(after) * self.tree.page_size)
+        count, size = sum(after) - sum(before), self.tree.page_size
+        sglang().common.evict_from_tree_cache(self.tree, count + (len(after) * size if size > 1 else 0))
         old, new, behind = tensor(before), tensor(after), tensor(last)
         slots: Tensor | None
-        if bool((new - old == 1).all()) and min(before) > 0:
+        if size == 1:
+            self.calls.append(f"alloc({count})")
+            slots = self.pages.alloc(count)
+        elif bool((new - old == 1).all()) and min(before) > 0:
             self.calls.append(f"alloc_decode({[*after]}, last_loc={[*last]})")
             slots = self.pages.alloc_decode(new, new, behind)
         else:
