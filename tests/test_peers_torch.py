@@ -8,23 +8,28 @@ still counts its old pages, whoever has them now.
 import pytest
 import torch
 from pagedkv.bench.peer_torch import TorchPagedAttention, TorchPagedAttentionMask, make_torch_manager
+from pagedkv.spec.alphabet import Add, Extend, Release
 from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.refusals import Broken
+from pagedkv.spec.state import Config
+from pagedkv.spec.world import world
 
 ROW, OTHER, PAGE = torch.tensor([0]), torch.tensor([1]), torch.tensor([4])
 
 
 def test_page_tables_hold() -> None:
-    tally = fuzz(Plan(TorchPagedAttention, lock_step=False), seed=1, runs=4)
+    tally = fuzz(Plan(TorchPagedAttention, lock_step=False), seed=1, runs=2)
     assert tally.finding is None
-    assert tally.fired["execute"] > 50, "launches were executed, so contents were compared"
+    assert tally.fired["execute"] > 20, "launches were executed, so contents were compared"
     assert tally.refused["extend", "NoSpace"] > 0
 
 
 def test_a_mask_that_is_asked_whose_a_page_is_gives_an_old_answer() -> None:
-    tally = fuzz(Plan(TorchPagedAttentionMask, lock_step=False), seed=1, runs=4)
-    assert tally.finding is not None
-    assert tally.finding.broken.rule == "R-OWN-3"
-    assert len(tally.finding.trace) <= 15
+    here = world(Config(2, 4, 1, 1), TorchPagedAttentionMask, lock_step=False)
+    for operation in (Add(1, 4), Extend(((1, 4),)), Release(1)):
+        here.step(operation)
+    with pytest.raises(Broken, match=r"R-OWN-3: .*are free, and sequence 1 holds them"):
+        here.step(Add(1, 4))
 
 
 def test_the_same_in_its_own_calls() -> None:

@@ -29,14 +29,14 @@ TWO_AHEAD = Limits(max_tokens_per_step=8, max_running=4, steps_ahead=2)
 
 
 def test_the_cache_holds() -> None:
-    tally = fuzz(Plan(TransformersManager, lock_step=False), seed=1, runs=6)
+    tally = fuzz(Plan(TransformersManager, lock_step=False), seed=1, runs=3)
     assert tally.finding is None
-    assert min(tally.fired[word] for word in ("fork", "publish", "execute", "release")) > 20
+    assert min(tally.fired[word] for word in ("fork", "publish", "execute", "release")) > 10
     assert tally.refused["fork", "NoSpace"] > 0
 
 
 def test_a_fork_copies_the_last_block_before_its_parent_goes_on() -> None:
-    here = world(Config(4, 4, 1, 2), TransformersManager, lock_step=False)
+    here = world(Config(4, 4, 1, 3), TransformersManager, lock_step=False)
     for operation in (Add(1, 3), Launch(((1, 3),)), Fork(1, 2), Extend(((1, 1),)), Launch(((1, 1),)), Release(1)):
         here.step(operation)
     for operation in (Extend(((2, 1),)), Launch(((2, 1),)), Execute(1), Execute(2), Execute(3), Retire(3), Release(2)):
@@ -72,6 +72,7 @@ def test_who_made_room_is_never_served_if_all_others_are_cancelled() -> None:
         preempted = here.step(Schedule()).preempted  # type: ignore[union-attr]  (it is asked)
         here.step(Complete())
     here.step(Cancel(3 - preempted[0]))
+    for _ in range(2):
+        here.step(Schedule())
     with pytest.raises(Broken, match="R-PRE-3"):
-        for _ in range(4):
-            here.step(Schedule())
+        here.step(Schedule())
