@@ -11,6 +11,7 @@ on with the seeds after it, and ends after a few such deaths.
 The same seeds give the same findings. Cost: that of the peer, and some seconds for each process to import it.
 """
 
+import os
 import pickle
 import tempfile
 from collections import Counter
@@ -23,11 +24,11 @@ from typing import IO, Any
 from pagedkv.bench.foreign_search import TRIED, foreign_plan
 from pagedkv.bench.peers import Level, Peer
 from pagedkv.bench.peers_report import report_finding
-from pagedkv.bench.targets import OURS, imported, load_target, plan_of, trial
+from pagedkv.bench.targets import OURS, imported, load_target, plan_of, trial, world_for
 from pagedkv.spec import fuzz, traces
 from pagedkv.spec.foreign_judge import RULES_OUTSIDE
 from pagedkv.spec.foreign_scheduler import ForeignScheduler, made
-from pagedkv.spec.manager import Discipline, lacks
+from pagedkv.spec.manager import Discipline, Manager, lacks
 from pagedkv.spec.outside import OUTSIDE, not_judged
 from pagedkv.spec.processes import Processes
 from pagedkv.spec.refusals import Broken
@@ -64,8 +65,13 @@ class Campaign:
 class Server:
     """A peer in a process of its own."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, printed: Path | None = None) -> None:
+        """Whatever the peer prints goes to a file, if one is named: it would spoil a terminal."""
         self.peer = peer
+        if printed is not None:
+            with printed.open("ab") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
 
     @property
     def factory(self) -> Any:
@@ -73,9 +79,14 @@ class Server:
         return load_target(self.peer.target)
 
     def is_scheduler(self) -> bool:
-        """Whether it is one, by the registry or by its class."""
-        kind = OURS.get(self.peer.target) or imported(self.peer.target)
+        """Whether it is one, by its class. Errors: `BadInput`."""
+        factory: Any = load_target(self.peer.target)
+        kind = factory if self.peer.target in OURS else imported(self.peer.target)
         return isinstance(kind, type) and issubclass(kind, ForeignScheduler)
+
+    def manager(self) -> Manager:
+        """Make one, to be asked what it claims. Errors: `BadInput`."""
+        return trial(self.factory, self.peer.target, world_for(self.peer.target, SMALL))
 
     def about(self) -> dict[str, Any]:
         """Return what the adapter claims, and which rules bear on it. Errors: `BadInput`."""
@@ -90,7 +101,7 @@ class Server:
                 "not_judged": {} if fenced else {"R-LIFE-1": f"it claims {scheduler.discipline}"},
                 "not_offered": sorted(map(str, scheduler.not_offered)),
             }
-        manager = trial(self.factory, self.peer.target, SMALL)
+        manager = self.manager()
         return {
             "level": Level.MANAGER,
             "discipline": str(manager.discipline),
@@ -104,7 +115,7 @@ class Server:
         """Return what to fuzz, with rules set aside."""
         if self.is_scheduler():
             return foreign_plan(self.factory)._replace(aside=aside)
-        return plan_of(self.factory, trial(self.factory, self.peer.target, SMALL))._replace(aside=aside)
+        return plan_of(self.factory, self.manager())._replace(aside=aside)
 
     def run(self, seed: int, operations: int, aside: frozenset[str], config: Config | None = None) -> fuzz.Tally:
         """Run seeds up to the first finding, which is shrunk, or until so many operations are done.
@@ -147,14 +158,15 @@ class _WrittenDown:
 class PeerProcess:
     """The process of a peer, started anew where it dies."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, printed: Path | None = None) -> None:
         self.peer = peer
+        self.printed = printed  # where what the peer prints goes
         self._processes: Processes | None = None
 
     def ask(self, method: str, *arguments: object) -> Any:
         """Ask, and wait. Errors: what the server raises; `Broken`, CRASH, where it died or gives no answer."""
         if self._processes is None:
-            self._processes = Processes(1, Server, self.peer)
+            self._processes = Processes(1, Server, self.peer, self.printed)
         try:
             self._processes.send(0, method, *arguments)
             return self._processes.receive(0, ROUND_S_MAX)

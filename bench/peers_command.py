@@ -72,7 +72,8 @@ def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner
         spinner.says(f"{peer.name}: {campaign.operations:,} operations{found}")
 
     spinner.says(f"{peer.name}: importing {peer.package}")
-    process = PeerProcess(peer)
+    (out / peer.folder).mkdir(parents=True, exist_ok=True)
+    process = PeerProcess(peer, (out / peer.folder / "printed.txt").absolute())
     try:
         campaign = run_campaign(process, *limits, show_progress)
         findings = list(_reported(campaign, process, out, command))

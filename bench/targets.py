@@ -107,6 +107,13 @@ def trial(factory: Factory, where: str, config: Config) -> Manager:
         raise BadInput(where, broken.detail, "it is called with a Config and gives a Manager") from broken
 
 
+def world_for(target: str, config: Config) -> Config:
+    """Return a world with a block size that a manager can be made with, as its class says; else the one given."""
+    sizes = getattr(OURS.get(target) or imported(target), "block_sizes", ())
+    usable = [size for size in sizes if type(size) is int and size > 0] if isinstance(sizes, tuple | list) else []
+    return config if config.block_size in usable or not usable else config._replace(block_size=usable[0])
+
+
 def plan_of(factory: Factory, manager: Manager, *, lock_step: bool = False, sharing: bool = True) -> Plan:
     """Return how a manager is fuzzed, with what it says of itself when one is made."""
     return Plan(

@@ -1,17 +1,20 @@
 """vLLM and SGLang behind the protocols, where they can be imported: rules kept, known answers, and what was found."""
 
-import logging
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.peers import PEERS
 from pagedkv.spec import fuzz
-from pagedkv.spec.foreign_drivers import ForeignPlan, Offers
+from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
+from pagedkv.spec.foreign_judge import ForeignWorld, Seen
 from pagedkv.spec.foreign_scheduler import Limits
+from pagedkv.spec.refusals import Broken
+from pagedkv.spec.requests import Request
+from pagedkv.spec.scheduler_alphabet import Complete, Schedule, Submit
 from pagedkv.spec.state import Config
 
 from checkout import ROOT
@@ -58,43 +61,36 @@ def test_a_prompt_begins_with_the_blocks_of_one_before(name: str) -> None:
     assert tuple(manager.add_prompt(4, (1, 2, 3), 1).hits) == (), "nothing of another salt"
 
 
-def test_vllm_hits_a_block_that_a_withdrawn_step_never_wrote(caplog: pytest.LogCaptureFixture) -> None:
-    """A finding in vLLM 0.33.0, told in its own calls: positions 64 to 79 of `0` are a hit and were never computed.
+def test_vllm_hits_a_block_that_a_withdrawn_step_never_wrote() -> None:
+    """A finding in vLLM 0.33.0, in 11 operations.
 
-    `allocate_slots` puts blocks into the prefix cache when they are allocated. Where a more urgent request preempts one
-    that has already been scheduled in the same step, its part of the step is withdrawn, and its blocks stay cached.
+    `allocate_slots` puts blocks into the prefix cache as they are allocated. In the third step request 0 is scheduled,
+    which would fill block 1 (positions 4 to 7) with 6 and 7, and is then preempted by request 2, which is more urgent.
+    Its part of the step is withdrawn, and block 1 stays cached. So request 0 comes again with 8 positions as a hit, and
+    never computes 6 and 7.
     """
-    adapter("vllm_priority_scheduler")
+    limits = Limits(32, 4, prefix_cache=True)
+    here = ForeignCase(Config(4, 4), adapter("vllm_priority_scheduler"), limits).start()
     if PEERS["vllm"].version() != "0.33.0":
         pytest.skip("found in vLLM 0.33.0, and another is here")
-    caplog.set_level(logging.CRITICAL)
-    from pagedkv.bench.peer_engines import make_vllm_request, make_vllm_scheduler, vllm  # noqa: PLC0415
+    here.step(Submit(Request(0, 9, 1)))
+    here.step(Submit(Request(1, 1, 1)))
+    assert stepped(here) == {1: (0, 1), 0: (0, 3)}
+    here.step(Submit(Request(2, 5, 1)))
+    assert stepped(here) == {0: (3, 3), 2: (0, 3)}
+    assert stepped(here) == {2: (3, 2)}
+    with pytest.raises(Broken) as found:
+        stepped(here)
+    assert found.value.rule == "R-HASH-4"
+    assert found.value.detail.startswith("position 6 of request 0 is read from block 1 slot 2, which holds nothing")
 
-    limits = Limits(256, 4, prefix_cache=True)
-    scheduler = make_vllm_scheduler(7, 16, limits, policy="priority", long_prefill_token_threshold=32)
 
-    def add(name: int, prompt: range, outputs: int, priority: int) -> None:
-        request = make_vllm_request(name, prompt, 16, max_tokens=outputs)
-        request.priority = priority
-        scheduler.add_request(request)
-
-    def step(sampled: Mapping[str, list[int]]) -> dict[str, tuple[int, int]]:
-        """Take a step; return from where to where each request computes."""
-        output = scheduler.schedule()
-        ends = {name: scheduler.requests[name].num_computed_tokens for name in output.num_scheduled_tokens}
-        rows = {name: (end - output.num_scheduled_tokens[name], end) for name, end in ends.items()}
-        tokens = [sampled.get(name, []) for name in rows]
-        answer = vllm().outputs.ModelRunnerOutput([*rows], {name: at for at, name in enumerate(rows)}, tokens)
-        scheduler.update_from_output(output, answer)
-        return rows
-
-    add(0, range(96), outputs=1, priority=2)
-    add(1, range(1000, 1001), outputs=1, priority=1)
-    assert step({"1": [7]}) == {"1": (0, 1), "0": (0, 32)}
-    add(2, range(2000, 2016), outputs=2, priority=0)
-    assert step({"2": [7]}) == {"0": (32, 64), "2": (0, 16)}
-    assert step({"2": [7]}) == {"2": (16, 17)}, "the part of 0 was scheduled first, and withdrawn"
-    assert step({"0": [7]}) == {"0": (80, 96)}, "it should be (64, 96)"
+def stepped(here: ForeignWorld) -> dict[int, tuple[int, int]]:
+    """Schedule a step and complete it; return from where each request computes, and how many positions."""
+    seen = here.step(Schedule())
+    assert isinstance(seen, Seen)
+    here.step(Complete())
+    return {row.request: (row.start, row.length) for row in seen.rows}
 
 
 def test_naming_the_engines_imports_none() -> None:
