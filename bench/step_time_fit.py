@@ -132,7 +132,7 @@ def non_negative_least_squares(design: Float64Array, target: Float64Array) -> Fl
     for size in range(1, design.shape[1] + 1):
         for chosen in map(list, combinations(columns, size)):
             scale = np.maximum(np.linalg.norm(design[:, chosen], axis=0), np.finfo(np.float64).tiny)
-            solution = np.linalg.lstsq(design[:, chosen] / scale, target)[0] / scale
+            solution = np.linalg.lstsq(design[:, chosen] / scale, target, rcond=None)[0] / scale
             residual = target - design[:, chosen] @ solution
             if (solution >= 0).all() and residual @ residual < least:
                 best, least = np.zeros(design.shape[1]), float(residual @ residual)
