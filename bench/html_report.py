@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _STYLE = """main { max-width: 72em; margin: 2em auto; padding: 0 1.5em; }
 h1 { font-size: 1.5em; margin: 0 0 1em; }
 h2 { font-size: 1.15em; margin: 2em 0 .5em; }
-p { margin: .3em 0; max-width: 60em; }
+p { margin: .3em 0; max-width: 60em; white-space: pre-wrap; }
 .wide { overflow-x: auto; margin: 1em 0; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-style: italic; padding: .3em 0; }

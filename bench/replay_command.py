@@ -25,9 +25,11 @@ from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.real_run_command import OUT_FOLDER, CompareRun, RunOut, compare_with_run, refuse_out_alone
 from pagedkv.bench.replay import replay
 from pagedkv.bench.replay_arrivals import TrafficSettings
+from pagedkv.bench.replay_page import HtmlFile, TimelineOption, page_files, watched, write_page
 from pagedkv.bench.replay_queue import BLOCKS_MAX, FinalLength, ReplaySettings
 from pagedkv.bench.replay_report import ReplayReport
 from pagedkv.bench.replay_scheduler import replay_scheduled
+from pagedkv.bench.replay_watch import ReplayWatch
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_options import (
     CancelRate,
@@ -113,6 +115,8 @@ def replay_command(
     compare_run: CompareRun = None,
     out: RunOut = OUT_FOLDER,
     journal: JournalFile = None,
+    html_file: HtmlFile = None,
+    timeline: TimelineOption = None,
     json_file: JsonFile = None,
     seed: Seed = 0,
 ) -> None:
@@ -139,13 +143,15 @@ def replay_command(
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
+    html_file, timeline = page_files(html_file, timeline, policy, keep=[trace, journal, json_file])
     scheduling = scheduler_settings(policy, given, seed)
     if scheduling is not None:
         _refuse_what_a_scheduler_has_not(engine, final_length)
     clock = clock_settings(policy, step_ms, given)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
+    command = invoked_as(context)
     facts = {
-        "command": invoked_as(context),
+        "command": command,
         "trace": str(trace),
         "engine": engine.value,
         "policy": policy.value,
@@ -154,7 +160,8 @@ def replay_command(
         "seed": seed,
     }
     manner = _Manner(settings, scheduling, clock, engine, journal)
-    _run(trace, requests, manner, json_file, facts)
+    with watched(html_file, timeline, command, clocked=clock is not None) as watch:
+        _run(trace, requests, manner, watch, html_file, json_file, facts)
 
 
 def _refuse_what_a_scheduler_has_not(engine: EngineName, final_length: FinalLength) -> None:
@@ -178,32 +185,44 @@ class _Manner:
     journal: Path | None
 
 
-def _run(trace: Path, requests: int | None, manner: _Manner, json_file: Path | None, facts: dict[str, Any]) -> None:
+def _run(
+    trace: Path,
+    requests: int | None,
+    manner: _Manner,
+    watch: ReplayWatch,
+    html_file: Path | None,
+    json_file: Path | None,
+    facts: dict[str, Any],
+) -> None:
     """Read the trace, replay it, print the report and write it."""
     with LateProgress("requests read", requests) as progress:
         requests_read = read_trace(trace, requests, progress.reached)
     total = len(requests_read) if manner.clock is None or manner.clock.generate is None else manner.clock.generate
     with LateProgress("requests finished", total) as progress:
-        report = _replayed(requests_read, manner, progress.reached)
+        report = _replayed(requests_read, manner, watch, progress.reached)
     if manner.scheduling is not None:
         facts |= asdict(manner.scheduling[0]) | asdict(manner.scheduling[1])
     if manner.clock is not None:
         facts |= asdict(manner.clock)
     console = Console()
     title = f"{trace.name}: {requests_read.format.name} trace, engine {manner.engine.value}"
-    console.print(report.as_table(title if manner.scheduling is None else f"{title}, policy {facts['policy']}"))
+    title = title if manner.scheduling is None else f"{title}, policy {facts['policy']}"
+    console.print(report.as_table(title))
     console.print(facts["command"], markup=False, highlight=False, soft_wrap=True)
+    if html_file is not None:
+        write_page(html_file, report, watch, title, facts["command"])
     if json_file is not None:
         write_json(json_file, facts | {"trace_format": requests_read.format.name} | report.as_json())
 
 
 def _replayed(
-    trace: Trace, manner: _Manner, on_finished: Callable[[int], None]
+    trace: Trace, manner: _Manner, watch: ReplayWatch, on_finished: Callable[[int], None]
 ) -> ReplayReport | SchedulerReport | ClockedReport:
     settings, journal = manner.settings, manner.journal
     if manner.scheduling is None:
-        return replay(trace, settings, lambda options: ENGINES[manner.engine](options, journal), on_finished)
+        opened = watch.engine(lambda options: ENGINES[manner.engine](options, journal))
+        return replay(trace, settings, opened, on_finished)
     limits, traffic = manner.scheduling
     if manner.clock is not None:
-        return replay_clocked(trace, settings, limits, traffic, manner.clock, journal, on_finished)
-    return replay_scheduled(trace, settings, limits, traffic, journal, on_finished)
+        return replay_clocked(trace, settings, limits, traffic, manner.clock, journal, on_finished, watch.meters())
+    return replay_scheduled(trace, settings, limits, traffic, journal, on_finished, watch.scheduler)

@@ -40,8 +40,11 @@ def replay_scheduled(
     traffic: TrafficSettings,
     journal: Path | None = None,
     on_finished: Callable[[int], None] = lambda _finished: None,
+    make_scheduler: Callable[[BlockCache, Limits], Scheduler] = Scheduler,
 ) -> SchedulerReport:
     """Replay `trace` through a scheduler and report what it did. `on_finished` hears how many requests have left.
+
+    `make_scheduler` may make one that is watched (`replay_watch`).
 
     Errors: `BadInput` for a pool beyond reason or more samples than may run; `Broken` where the scheduler stands still,
     ends a request at another length than it has, or does not have all blocks back at the end. Cost: proportional to
@@ -54,7 +57,7 @@ def replay_scheduled(
     arrivals = trace_arrivals(trace, order, arrival_steps(trace, order, settings.step_ms), traffic)
     start_s = time.perf_counter()
     with BlockCache(blocks, settings.block_size, launches_in_flight=limits.steps_ahead, journal=journal) as cache:
-        loop = _Loop(Scheduler(cache, limits), arrivals, TraceTokens(trace), traffic.samples)
+        loop = _Loop(make_scheduler(cache, limits), arrivals, TraceTokens(trace), traffic.samples)
         while not loop.done:
             loop.turn()
             on_finished(loop.gone)

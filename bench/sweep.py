@@ -9,7 +9,7 @@ Every layer is taken to keep every token, as this project's manager does: a mode
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from pagedkv.bench.sweep_kernels import (
 )
 from pagedkv.bench.sweep_lengths import Lengths
 from pagedkv.bench.sweep_report import SweepRow
+from pagedkv.bench.sweep_traffic import Traffic, replay_traffic, step_time_of
 from pagedkv.kernels.arguments import Layout
 from pagedkv.spec.ledger import ModelShape, Terms, token_bytes, usable_blocks
 
@@ -104,6 +105,37 @@ def sweep(settings: SweepSettings, on_step: Callable[[int], None] = lambda _step
         for batch, latency in zip(batches, latencies, strict=True)
     ]
     return Sweep(rows, pool_bytes, layer, measured, mechanism, copy)
+
+
+def with_traffic(
+    settings: SweepSettings, found: Sweep, traffic: Traffic, on_gone: Callable[[int], None] = lambda _gone: None
+) -> Sweep:
+    """Add to each row what comes of requests that come and go, on the clock of that row's latency.
+
+    `on_gone` hears how many requests have left, of two replays a block size. Errors: `BadInput`.
+    """
+    rows: list[SweepRow] = []
+    for row, blocks in zip(found.rows, traffic_blocks(settings, traffic), strict=True):
+        latency = row.latencies
+        step_time = step_time_of(row.layers, latency.median_ms, latency.positions, row.model_step_ms)
+        before = 2 * len(rows) * len(traffic.trace)
+
+        def gone(requests: int, before: int = before) -> None:
+            on_gone(before + requests)
+
+        outcome = replay_traffic(traffic, row.counts.block_size, blocks, step_time, gone)
+        rows.append(replace(row, traffic=outcome))
+    return replace(found, rows=rows)
+
+
+def traffic_blocks(settings: SweepSettings, traffic: Traffic) -> list[int]:
+    """Give the blocks of each size in the pool of the replays. Errors: `BadInput` where there is none of any."""
+    terms = [Terms(block_size=size, dtype_bytes=settings.dtype.itemsize) for size in settings.block_sizes]
+    blocks = [usable_blocks(settings.model, of_size, traffic.pool_bytes) for of_size in terms]
+    if not any(blocks):
+        what = f"{traffic.pool_bytes:,} bytes do not hold one block of {settings.model.name}"
+        raise BadInput("--traffic-memory", what, "give more, as in 64GiB")
+    return blocks
 
 
 def work_of(settings: SweepSettings) -> int:

@@ -34,7 +34,8 @@ class KernelTimes(NamedTuple):
     def latencies(self, layer: LayerShape, positions: int, block_size: int) -> Latencies:
         """Give a layer's latency over so many positions."""
         rate = self.rates[block_size]
-        return Latencies(layer.moved_bytes(positions) / rate.bytes_per_s * 1e3, None, None, rate.copy_fraction, 1)
+        latency_ms = layer.moved_bytes(positions) / rate.bytes_per_s * 1e3
+        return Latencies(latency_ms, None, None, rate.copy_fraction, 1, positions)
 
 
 def read_kernel_times(path: Path, layer: LayerShape, block_sizes: list[int]) -> KernelTimes:

@@ -67,13 +67,17 @@ class LayerShape:
 
 
 class Latencies(NamedTuple):
-    """A layer's latency over the decode steps, milliseconds; the fraction of the memory limit is the median's."""
+    """A layer's latency over the decode steps, milliseconds; the fraction of the memory limit is the median's.
+
+    `positions` is how many a step read, in the mean.
+    """
 
     median_ms: float
     p10_ms: float | None
     p90_ms: float | None
     memory_limit_fraction: float
     samples: int
+    positions: float
 
 
 def layer_of(model: ModelShape, sequences: int, dtype: torch.dtype, layout: Layout) -> LayerShape:
@@ -148,6 +152,7 @@ class LayerSteps:
         self._placed = 0
         self._times_ms: list[float] = []
         self._fractions: list[float] = []
+        self._positions: list[int] = []
 
     def run(self, launch: Launch, copy_bytes_per_s: float, *, timed: bool) -> None:
         """Do one layer of a decode step that the manager has launched."""
@@ -157,8 +162,10 @@ class LayerSteps:
             call()
             return
         taken_ms = measure(call, self.device) / 1e3 if self.device.type == "cuda" else _once_ms(call)
+        positions = int(lengths.sum())
         self._times_ms.append(taken_ms)
-        self._fractions.append(layer.moved_bytes(int(lengths.sum())) / (taken_ms / 1e3) / copy_bytes_per_s)
+        self._positions.append(positions)
+        self._fractions.append(layer.moved_bytes(positions) / (taken_ms / 1e3) / copy_bytes_per_s)
 
     def latencies(self) -> Latencies:
         """Give what was timed."""
@@ -169,6 +176,7 @@ class LayerSteps:
             float(np.quantile(times, 0.9)),
             statistics.median(self._fractions),
             len(times),
+            statistics.fmean(self._positions),
         )
 
     def _rows(self, launch: Launch) -> np.ndarray:

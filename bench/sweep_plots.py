@@ -1,11 +1,13 @@
-"""The pictures of a sweep: fragmentation and latency against block size, as PNG and SVG.
+"""The pictures of a sweep: fragmentation, latency and goodput against block size, as PNG and SVG.
 
 Block sizes stand side by side at equal distances, one to ten of them. What is measured is a plain bar, what it is
 compared with a hatched one beside it, and every bar has its number above it: so nothing depends on colour, and no mark
-lies on a number. Panels stand above one another with an axis of their own each; no axis is shared by two units. Files
-are the same to the byte for the same figures.
+lies on a number. Panels stand above one another with an axis of their own each; no axis is shared by two units. What
+was timed on a scaled layer says so in the panel's title, and a note at the foot says what it is good for. Files are the
+same to the byte for the same figures.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +24,7 @@ INK = "#1A1A1A"
 WIDTH_INCHES_MIN, BLOCK_SIZE_INCHES, PANEL_INCHES = 8.0, 1.1, 3.0
 DOTS_AN_INCH = 120
 TITLE_CHARACTERS = 96
+NOTE_CHARACTERS_AN_INCH = 13
 FORMATS = ("png", "svg")
 
 
@@ -36,17 +39,20 @@ def draw_fragmentation(rows: Sequence[SweepRow], title: str) -> Figure:
     _bars(waste, {"measured": measured, "estimate: (B - 1) / 2 a sequence": estimates})
     _finish(waste, "tail waste (% of slots)", "Internal fragmentation: slots of last blocks that hold nothing")
     _bars(entries, {"entries": [row.counts.block_table_entries for row in rows]})
-    entries.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
     _finish(entries, "entries (int32)", "Block tables: entries of all sequences")
     _bars(free, {"free": [row.counts.free_percent for row in rows]})
     free.axhline(0, color=INK, linewidth=0.8)
     _finish(free, "free blocks (% of pool)", "Reserve: what is free of the declared pool after the decode steps")
-    return figure
+    return _laid_out(figure)
 
 
-def draw_latency(rows: Sequence[SweepRow], title: str, label: str) -> Figure:
-    """Draw a layer's decode latency, median and p90, and the fraction of the memory limit it reaches."""
+def draw_latency(rows: Sequence[SweepRow], title: str, scaled: str | None) -> Figure:
+    """Draw a layer's decode latency, median and p90, and the fraction of the memory limit it reaches.
+
+    `scaled` says what was timed where that is not the whole layer on a GPU.
+    """
     figure, (latency, fraction) = _page(rows, 2, title)
+    label = _label(figure, scaled)
     series = {"median": [row.latencies.median_ms for row in rows]}
     p90 = [row.latencies.p90_ms for row in rows if row.latencies.p90_ms is not None]
     if len(p90) == len(rows):
@@ -55,6 +61,36 @@ def draw_latency(rows: Sequence[SweepRow], title: str, label: str) -> Figure:
     _finish(latency, "latency of a layer (ms)", f"Decode: append and attention of one layer{label}")
     _bars(fraction, {"reached": [100 * row.latencies.memory_limit_fraction for row in rows]})
     _finish(fraction, "of the copy bandwidth (%)", f"Fraction of the measured memory limit, at the median{label}")
+    return _laid_out(figure)
+
+
+def draw_goodput(rows: Sequence[SweepRow], title: str, scaled: str | None) -> Figure:
+    """Draw what came of requests: prefix hits, evictions, TPOT end to end, goodput. `scaled`: see `draw_latency`."""
+    figure, (hits, evictions, tpot, goodput) = _page(rows, 4, title)
+    label = _label(figure, scaled)
+    found = [row.traffic for row in rows]
+    sizes = [row.counts.block_size for row in rows]
+    _bars(hits, {"hit": [each.in_order.hit_percent if each else None for each in found]})
+    _finish(hits, "hits (% of prompt tokens)", "Prefix cache: prompt tokens that were found, requests in order")
+    evicted = [each.in_order.counts.evictions * size if each else None for each, size in zip(found, sizes, strict=True)]
+    _bars(evictions, {"evicted": evicted})
+    _finish(evictions, "evicted (tokens)", "Prefix cache: evictions x B, requests in order")
+    latencies = [each.clocked.latency.tpot if each else None for each in found]
+    of_requests = {
+        name: [times.quantile(share) if times and times.count else None for times in latencies]
+        for name, share in (("median", 0.5), ("p90", 0.9))
+    }
+    _bars(tpot, of_requests)
+    _finish(tpot, "TPOT of requests (ms)", f"On the clock, end to end: time per output token{label}")
+    _bars(goodput, {"good": [each.clocked.latency.goodput_per_s if each else None for each in found]})
+    _finish(goodput, "goodput (requests/s)", f"On the clock: requests a second within the declared limits{label}")
+    return _laid_out(figure)
+
+
+def _laid_out(figure: Figure) -> Figure:
+    """Settle where everything is, once: else each file would find it out anew, which takes most of the time."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
     return figure
 
 
@@ -77,6 +113,7 @@ def _page(rows: Sequence[SweepRow], panels: int, title: str) -> tuple[Figure, li
         each.set_xlabel("block size B (tokens)", fontsize=9)
         each.tick_params(labelsize=8)
         each.yaxis.set_major_locator(MaxNLocator(5))
+        each.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
         each.grid(axis="y", color="#DDDDDD", linewidth=0.6)
         each.set_axisbelow(True)
         for side in ("top", "right"):
@@ -84,32 +121,50 @@ def _page(rows: Sequence[SweepRow], panels: int, title: str) -> tuple[Figure, li
     return figure, axes
 
 
+def _label(figure: Figure, scaled: str | None) -> str:
+    """Put a note at the foot where what was timed is scaled; give what the title of such a panel ends with."""
+    if scaled is None:
+        return ""
+    note = f"Mechanism only: timed on {scaled}. Compare block sizes with one another; a GPU takes other times."
+    columns = int(NOTE_CHARACTERS_AN_INCH * figure.get_figwidth())
+    figure.supxlabel(plain("\n".join(textwrap.wrap(note, columns))), fontsize=8)
+    return " (mechanism only)"
+
+
 def plain_title(text: str) -> str:
     """Cut a title to what fits, and keep what is not printable and dollar signs out of matplotlib's markup."""
-    cut = text if len(text) <= TITLE_CHARACTERS else f"{text[: TITLE_CHARACTERS - 3]}..."
-    return "".join(each if each.isprintable() else "?" for each in cut).replace("$", r"\$")
+    return plain(text if len(text) <= TITLE_CHARACTERS else f"{text[: TITLE_CHARACTERS - 3]}...")
+
+
+def plain(text: str) -> str:
+    """Keep what is not printable and dollar signs out of matplotlib's markup; lines stay lines."""
+    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text).replace("$", r"\$")
 
 
 def short(value: float) -> str:
     """Write a number in at most five characters or so.
 
-    >>> [short(value) for value in (793439, 4006.97, 125.2, 14.19, 3.26, 0.031, -9.14, 0)]
-    ['793k', '4,007', '125', '14.2', '3.26', '0.031', '-9.14', '0']
+    >>> [short(value) for value in (793439, 50000, 4006.97, 125.2, 14.19, 3.26, 0.031, -9.14, 0)]
+    ['793k', '50k', '4,007', '125', '14.2', '3.26', '0.031', '-9.14', '0']
     """
-    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e5, 1e3, "k")):
+    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if abs(value) >= limit:
             return f"{value / divisor:.3g}{unit}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
-def _bars(axes: Axes, series: Mapping[str, Sequence[float]]) -> None:
-    """Put bars of one or two series side by side, each with its number."""
+def _bars(axes: Axes, series: Mapping[str, Sequence[float | None]]) -> None:
+    """Put bars of one or two series side by side, each with its number; where there is none, a dash."""
     width = 0.8 / len(series) if len(series) > 1 else 0.6
     for number, (label, values) in enumerate(series.items()):
         at = [place + (number - (len(series) - 1) / 2) * width for place in range(len(values))]
         face, hatch = LOOKS[number]
-        bars = axes.bar(at, values, width, label=label, facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6)
-        axes.bar_label(bars, [short(value) for value in values], fontsize=NUMBER_POINTS, padding=2, color=INK)
+        high = [value or 0.0 for value in values]
+        bars = axes.bar(at, high, width, label=label, facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6)
+        numbers = ["-" if value is None else short(value) for value in values]
+        axes.bar_label(bars, numbers, fontsize=NUMBER_POINTS, padding=2, color=INK)
+    if not any(value for values in series.values() for value in values):
+        axes.set_ylim(0, 1)
     if len(series) > 1:
         axes.legend(fontsize=8, loc="upper left", frameon=False, ncols=2)
 

@@ -7,23 +7,27 @@ words are those of the project's design page, with the unit last where it is not
 import csv
 import io
 import statistics
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pagedkv.bench.amounts import in_words
+from pagedkv.bench.quantiles import Quantiles
 from pagedkv.bench.sweep_batch import Counts, Seconds
 from pagedkv.bench.sweep_kernels import Latencies
 from pagedkv.bench.sweep_pick import Candidate
-from rich.console import Console
+from pagedkv.bench.sweep_traffic import TrafficFound
 from rich.table import Table
 from rich.text import Text
 
 COLUMNS_MAX = 4  # of block sizes in one table, so that it fits a terminal of 80 characters
 
+Figure = tuple[str, Callable[["SweepRow"], str], bool]
+
 
 @dataclass(frozen=True, slots=True)
 class SweepRow:
-    """One block size: what was counted, what the manager took, what a layer of a decode step took."""
+    """One block size: what was counted, what the manager took, what a layer of a decode step took, what traffic did."""
 
     counts: Counts
     seconds: Seconds
@@ -31,6 +35,7 @@ class SweepRow:
     token_bytes: int
     layers: int
     model_step_ms: float
+    traffic: TrafficFound | None = None
 
     @property
     def tail_waste_bytes(self) -> int:
@@ -51,11 +56,16 @@ class SweepRow:
         p10, p90 = self.latencies.p10_ms, self.latencies.p90_ms
         spread = None if p10 is None or p90 is None else (self.tpot_of(p10), self.tpot_of(p90))
         overhead = self.tail_waste_bytes + self.counts.metadata_bytes
-        return Candidate(self.counts.block_size, self.counts.free_percent, self.tpot_ms, spread, overhead)
+        tpot = self.traffic.clocked.latency.tpot if self.traffic else None
+        end_to_end_ms = tpot.quantile(0.5) if tpot and tpot.count else None
+        return Candidate(
+            self.counts.block_size, self.counts.free_percent, self.tpot_ms, spread, overhead, end_to_end_ms
+        )
 
     def as_json(self) -> dict[str, Any]:
         """Give all figures; those that two runs need not agree on are under `times`."""
         counts, latencies = self.counts, self.latencies
+        traffic = self.traffic
         return {
             **asdict(counts),
             "tail_waste": counts.tail_waste,
@@ -64,6 +74,7 @@ class SweepRow:
             "tail_waste_a_sequence": counts.tail_waste / counts.sequences,
             "tail_waste_uniform_estimate": counts.tail_waste_uniform_estimate,
             "free_percent": counts.free_percent,
+            "traffic": traffic.counts_as_json() if traffic else None,
             "times": {
                 "allocation_ms": self.seconds.allocation * 1e3,
                 "extend_median_ms": statistics.median(self.seconds.extensions) * 1e3,
@@ -73,20 +84,31 @@ class SweepRow:
                 "decode_latency_samples": latencies.samples,
                 "memory_limit_fraction": latencies.memory_limit_fraction,
                 "tpot_ms": self.tpot_ms,
+                "end_to_end": traffic.times_as_json() if traffic else None,
             },
         }
 
 
 def as_csv(rows: list[SweepRow]) -> str:
-    """Write a line a block size, all columns of the JSON."""
-    flat = [
-        {key: value for key, value in row.as_json().items() if key != "times"} | row.as_json()["times"] for row in rows
-    ]
+    """Write a line a block size, all columns of the JSON; what is nested there has its path for a name."""
+    flat = [_flat(row.as_json()) for row in rows]
+    columns = list(dict.fromkeys(name for row in flat for name in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(flat[0]), lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return text.getvalue()
+
+
+def _flat(facts: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the leaves of nested facts by their paths, `times` left out of these; None has no leaves."""
+    leaves: dict[str, Any] = {}
+    for key, value in facts.items():
+        if isinstance(value, dict):
+            leaves |= _flat(value, path if key == "times" else f"{path}{key}_")
+        elif value is not None:
+            leaves[path + key] = value
+    return leaves
 
 
 def halvings(rows: list[SweepRow]) -> list[dict[str, Any]]:
@@ -114,22 +136,24 @@ def halvings_in_words(rows: list[SweepRow]) -> list[str]:
     ]
 
 
-def print_tables(console: Console, rows: list[SweepRow], title: str, latency_label: str) -> None:
-    """Print figures against block sizes, a few block sizes a table."""
-    figures = _figures(latency_label)
-    for first in range(0, len(rows), COLUMNS_MAX):
-        some = rows[first : first + COLUMNS_MAX]
+def tables(rows: list[SweepRow], title: str, mark: str, columns_max: int = COLUMNS_MAX) -> list[Table]:
+    """Lay figures out against block sizes, a few block sizes a table. `mark` stands at what was timed."""
+    figures = _figures(mark) + (_traffic_figures(mark) if any(row.traffic for row in rows) else [])
+    found = []
+    for first in range(0, len(rows), columns_max):
+        some = rows[first : first + columns_max]
         table = Table(title=Text(title), title_justify="left")
         table.add_column("block size")
         for row in some:
             table.add_column(f"{row.counts.block_size:,}", justify="right")
         for name, cell, ends_section in figures:
             table.add_row(name, *(cell(row) for row in some), end_section=ends_section)
-        console.print(table)
+        found.append(table)
+    return found
 
 
-def _figures(latency_label: str) -> list[tuple[str, Any, bool]]:
-    """Give the rows of the table: name, how to write it, whether a line is drawn below."""
+def _figures(mark: str) -> list[Figure]:
+    """Give the rows about the lengths: name, how to write it, whether a line is drawn below."""
 
     def p90(row: SweepRow) -> str:
         return "-" if row.latencies.p90_ms is None else f"{row.latencies.p90_ms:,.3f}"
@@ -151,8 +175,32 @@ def _figures(latency_label: str) -> list[tuple[str, Any, bool]]:
         ("pool, blocks", lambda row: f"{row.counts.blocks:,}", False),
         ("  free at the end", lambda row: f"{row.counts.free_blocks:,}", False),
         ("  %", lambda row: f"{row.counts.free_percent:.2f}", True),
-        (f"decode, ms{latency_label}", lambda row: f"{row.latencies.median_ms:,.3f}", False),
+        (f"decode, ms{mark}", lambda row: f"{row.latencies.median_ms:,.3f}", False),
         ("  p90", p90, False),
         ("  of memory limit", lambda row: f"{row.latencies.memory_limit_fraction:.0%}", False),
-        ("TPOT, ms", lambda row: f"{row.tpot_ms:,.2f}", False),
+        (f"TPOT, ms{mark}", lambda row: f"{row.tpot_ms:,.2f}", True),
+    ]
+
+
+def _traffic_figures(mark: str) -> list[Figure]:
+    """Give the rows about requests that come and go; "-" where a block size had no pool for them."""
+
+    def of(write: Callable[[TrafficFound], str]) -> Callable[[SweepRow], str]:
+        return lambda row: write(row.traffic) if row.traffic else "-"
+
+    def quantile(times: Quantiles, share: float, divisor: float = 1) -> str:
+        return f"{times.quantile(share) / divisor:,.2f}" if times.count else "-"
+
+    return [
+        ("replay: pool, blocks", of(lambda found: f"{found.in_order.blocks:,}"), False),
+        ("  prompt tokens hit", of(lambda found: f"{found.in_order.counts.hit_tokens:,}"), False),
+        ("  %", of(lambda found: f"{found.in_order.hit_percent:.3f}"), False),
+        ("  evictions", of(lambda found: f"{found.in_order.counts.evictions:,}"), False),
+        ("  preemptions", of(lambda found: f"{found.in_order.counts.preemptions:,}"), True),
+        (f"clocked TPOT, ms{mark}", of(lambda found: quantile(found.clocked.latency.tpot, 0.5)), False),
+        ("  p90", of(lambda found: quantile(found.clocked.latency.tpot, 0.9)), False),
+        ("clocked TTFT, s", of(lambda found: quantile(found.clocked.latency.ttft, 0.5, 1000)), False),
+        ("  p90", of(lambda found: quantile(found.clocked.latency.ttft, 0.9, 1000)), False),
+        ("good requests", of(lambda found: f"{found.clocked.latency.good_requests:,}"), False),
+        ("  a second: goodput", of(lambda found: f"{found.clocked.latency.goodput_per_s:,.3g}"), False),
     ]
