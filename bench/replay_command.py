@@ -62,6 +62,7 @@ ENGINES: dict[EngineName, Callable[[EngineOptions, Path | None], AbstractContext
     EngineName.IMPL: open_impl_engine,
     EngineName.SPEC: open_spec_engine,
 }
+COMMON_FACTS = ("engine", "policy", "final_length", "step_ms", "seed")  # of every replay, beside those of its kind
 REPLAY_EXAMPLE = "Example: pagedkv replay AzureLLMInferenceTrace_conv.csv --block-size 16 --json replay.json"
 
 
@@ -150,15 +151,7 @@ def replay_command(
     clock = clock_settings(policy, step_ms, given)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
     command = invoked_as(context)
-    facts = {
-        "command": command,
-        "trace": str(trace),
-        "engine": engine.value,
-        "policy": policy.value,
-        "final_length": final_length.value,
-        "step_ms": step_ms,
-        "seed": seed,
-    }
+    facts = {"command": command, "trace": str(trace)} | {name: given[name] for name in COMMON_FACTS}
     manner = _Manner(settings, scheduling, clock, engine, journal)
     with watched(html_file, timeline, command, clocked=clock is not None) as watch:
         _run(trace, requests, manner, watch, html_file, json_file, facts)
