@@ -22,6 +22,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
+from pagedkv.bench.real_run_command import OUT_FOLDER, CompareRun, RunOut, compare_with_run, refuse_out_alone
 from pagedkv.bench.replay import replay
 from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_page import HtmlFile, TimelineOption, page_files, watched, write_page
@@ -61,6 +62,7 @@ ENGINES: dict[EngineName, Callable[[EngineOptions, Path | None], AbstractContext
     EngineName.IMPL: open_impl_engine,
     EngineName.SPEC: open_spec_engine,
 }
+COMMON_FACTS = ("engine", "policy", "final_length", "step_ms", "seed")  # of every replay, beside those of its kind
 REPLAY_EXAMPLE = "Example: pagedkv replay AzureLLMInferenceTrace_conv.csv --block-size 16 --json replay.json"
 
 
@@ -111,6 +113,8 @@ def replay_command(
     tpot_ms: TpotMs = None,
     generate: Generate = None,
     rate: Rate = None,
+    compare_run: CompareRun = None,
+    out: RunOut = OUT_FOLDER,
     journal: JournalFile = None,
     html: HtmlFile = None,
     timeline: TimelineOption = None,
@@ -127,8 +131,15 @@ def replay_command(
 
     With `--step-time` such a replay is clocked: requests arrive at their times, a step lasts what the model says, and
     TTFT, TPOT, inter-token latency, queueing and goodput are reported, with what ran and waited over time.
+
+    With `--compare-run` the replay takes a measured run's settings and stands beside what was measured; the step-time
+    model is fitted on the first half of the requests and judged on the rest, where `--step-time` gives none.
     """
     given = locals()  # all options by their names: those of the scheduler and of the clock are looked up there
+    if compare_run is not None:
+        compare_with_run(context, trace, compare_run, out, json_file)
+        return
+    refuse_out_alone(context)
     if journal is not None:
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
@@ -140,15 +151,7 @@ def replay_command(
     clock = clock_settings(policy, step_ms, given)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
     command = invoked_as(context)
-    facts = {
-        "command": command,
-        "trace": str(trace),
-        "engine": engine.value,
-        "policy": policy.value,
-        "final_length": final_length.value,
-        "step_ms": step_ms,
-        "seed": seed,
-    }
+    facts = {"command": command, "trace": str(trace)} | {name: given[name] for name in COMMON_FACTS}
     manner = _Manner(settings, scheduling, clock, engine, journal)
     with watched(html, timeline, command, clocked=clock is not None) as watch:
         _run(trace, requests, manner, watch, html, json_file, facts)
