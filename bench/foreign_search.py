@@ -25,23 +25,32 @@ TRIED = (Config(4, 4, launches=2), Limits(16, 4))  # the world in which a target
 def is_foreign(factory: Callable[..., Any], where: str) -> bool:
     """Make a scheduler to see of which kind it is. Errors: `BadInput`, where it can't be made."""
     try:
-        made_one = call(where, factory, *TRIED)
+        found = call(where, factory, *TRIED)
+        if isinstance(found, ForeignScheduler):
+            made(lambda _config, _limits: found, *TRIED)
     except Broken as broken:
         remedy = "it is called with a Config and Limits and gives a ForeignScheduler"
         raise BadInput(where, broken.detail.removeprefix(f"{where}: "), remedy) from broken
-    if not isinstance(made_one, ForeignScheduler | Scheduler):
-        raise BadInput(
-            where, f"gives {one_line(repr(made_one))[:60]}", "give a pagedkv.spec.foreign_scheduler.ForeignScheduler"
-        )
-    return isinstance(made_one, ForeignScheduler)
+    if not isinstance(found, ForeignScheduler | Scheduler):
+        what = f"gives {one_line(repr(found))[:60]}"
+        raise BadInput(where, what, "give a pagedkv.spec.foreign_scheduler.ForeignScheduler")
+    return isinstance(found, ForeignScheduler)
 
 
 def foreign_plan(
-    factory: ForeignFactory, config: Config | None = None, *, sharing: bool = True, operations: int | None = None
+    factory: ForeignFactory, config: Config | None = None, *, sharing: bool = True, where: str = "the target"
 ) -> ForeignPlan:
-    """Return how to fuzz a stranger's scheduler: with what it says it offers. Errors: `Broken`, CRASH."""
-    plan = ForeignPlan(factory, Offers.of(made(factory, *TRIED)), config, sharing=sharing)
-    return plan if operations is None else plan._replace(operations=operations)
+    """Return how to fuzz a stranger's scheduler: with what it says it offers.
+
+    Errors: `Broken`, CRASH, where it can't be made; `BadInput`, where it does not take the sizes that are given.
+    """
+    offers = Offers.of(made(factory, *TRIED))
+    if config and config.block_size not in offers.block_sizes:
+        sizes = ", ".join(map(str, offers.block_sizes))
+        raise BadInput(where, f"takes no blocks of {config.block_size} tokens", f"--block-size is one of {sizes}")
+    if config and config.blocks * config.block_size < (least := 2 + offers.tokens_kept_back):
+        raise BadInput(where, f"has no room for a request in {config.blocks} blocks", f"give it at least {least} slots")
+    return ForeignPlan(factory, offers, config, sharing=sharing)
 
 
 def case_to_json(case: ForeignCase, trace: tuple[Operation, ...]) -> dict[str, Any]:

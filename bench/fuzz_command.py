@@ -28,7 +28,7 @@ from pagedkv.bench.search_options import (
     end_in_counterexample,
     output_folder,
 )
-from pagedkv.bench.targets import Target, load_target, plan_of, shows_itself, trial
+from pagedkv.bench.targets import Target, load_target, plan_of, shows_itself, trial, world_for
 from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
@@ -138,7 +138,7 @@ def fuzz_command(
 def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: bool) -> Plan:
     """Return how a manager is fuzzed: with as many streams as it offers, in lock-step if it shows itself."""
     factory = load_target(target)
-    manager = trial(factory, f"--target {target}", config or DEFAULTS)
+    manager = trial(factory, f"--target {target}", config or world_for(target, DEFAULTS))
     lock_step = not contents_only and shows_itself(manager)
     plan = plan_of(factory, manager, lock_step=lock_step, sharing=sharing)
     if config:

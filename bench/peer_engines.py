@@ -158,12 +158,16 @@ def make_vllm_scheduler(blocks: int, block_size: int, limits: Limits, **options:
 def make_sglang_manager(blocks: int, block_size: int, caching: bool = True, requests: int = 64) -> Any:  # noqa: FBT001, FBT002  (as vLLM's)
     """Return a RadixCache over a PagedTokenToKVPoolAllocator, with rows for so many requests, all on the CPU.
 
-    Pages of one token have another allocator in SGLang, and are not made here.
+    Pages of one token have an allocator of their own, TokenToKVPoolAllocator, as SGLang chooses.
     """
     engine, slots = sglang(), blocks * block_size
-    paged = engine.allocators.PagedTokenToKVPoolAllocator(slots, block_size, None, "cpu", None, need_sort=False)
+    if block_size == 1:
+        pages = engine.allocators.TokenToKVPoolAllocator(slots, None, "cpu", None, need_sort=False)
+    else:
+        paged = engine.allocators.PagedTokenToKVPoolAllocator
+        pages = paged(slots, block_size, None, "cpu", None, need_sort=False)
     rows = engine.pools.ReqToTokenPool(requests, slots + block_size, "cpu", enable_memory_saver=False)
-    return engine.radix.RadixCache(engine.parameters.CacheInitParams(not caching, rows, paged, block_size))
+    return engine.radix.RadixCache(engine.parameters.CacheInitParams(not caching, rows, pages, block_size))
 
 
 def make_sglang_request(name: int, ids: Sequence[int], salt: int = 0) -> Any:

@@ -1,12 +1,13 @@
 """Run an engine's host code where there is no device.
 
-Engines pin the host memory that they copy to a device from. torch refuses to where it finds no device; nothing is lost
-if it is not pinned then. Cost: three attributes of torch are replaced for as long as this lasts, so keep it short.
+Engines pin the host memory that they copy to a device from; torch refuses to where it finds no device, and nothing is
+lost if it is not pinned then. And some of their host code is compiled from C++ when it is first needed. Cost: three
+attributes of torch are replaced for as long as this lasts, so keep it short.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from unittest.mock import patch
+from typing import Any
 
 import torch
 
@@ -17,13 +18,25 @@ def host_only() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    with (
-        patch.object(torch, "empty", _unpinned(torch.empty)),
-        patch.object(torch, "tensor", _unpinned(torch.tensor)),
-        patch.object(torch.Tensor, "pin_memory", lambda tensor: tensor),
-    ):
+    torch.empty, torch.tensor, torch.Tensor.pin_memory = _STAND_INS
+    try:
         yield
+    finally:
+        torch.empty, torch.tensor, torch.Tensor.pin_memory = _OWN
 
 
 def _unpinned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    return lambda *values, pin_memory=False, **how: make(*values, **how)  # noqa: ARG005  (it is let fall)
+    def unpinned(*values: Any, pin_memory: bool = False, **how: Any) -> torch.Tensor:  # noqa: ARG001  (it is let fall)
+        return make(*values, **how)
+
+    return unpinned
+
+
+_OWN: Any = (torch.empty, torch.tensor, torch.Tensor.pin_memory)
+_STAND_INS: Any = (_unpinned(torch.empty), _unpinned(torch.tensor), lambda tensor: tensor)
+
+
+def common_length(first: torch.Tensor, second: torch.Tensor) -> int:
+    """Return how many ids two lists of them have in common from the first on."""
+    pairs: Sequence[tuple[int, int]] = [*zip(first.tolist(), second.tolist(), strict=False)]
+    return next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))

@@ -2,7 +2,7 @@
 
 When a step of a prompt is known to be done it is checkpointed. A request that ends is checkpointed once more; one that
 leaves with a step in flight (a retraction) is not. A prompt must have ids: what nobody tells is made up. `clear` is
-left out: SGLang's waits until no request runs. Pages of one token have another allocator there, which is not tried.
+left out: SGLang's waits until no request runs.
 """
 
 from collections.abc import Collection, Sequence
@@ -18,10 +18,9 @@ sglang()  # where it can't be had, this module can't be imported either
 
 
 class SglangManager(Manager):
-    """`RadixCache` over a `PagedTokenToKVPoolAllocator`."""
+    """`RadixCache` over a `PagedTokenToKVPoolAllocator`, or a `TokenToKVPoolAllocator` for pages of one token."""
 
     shares_prefixes = True
-    block_sizes = (2, 3, 4)
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -66,7 +65,8 @@ class SglangManager(Manager):
         """Checkpoint the prompts of which a step has computed a part."""
         for number in [each for each in self.steps if each <= launch]:
             for request, end in self.steps.pop(number):
-                if self.requests.get(request.rid) is request and end <= len(request.origin_input_ids):
+                is_live = self.requests.get(request.rid) is request
+                if is_live and end <= len(request.origin_input_ids):
                     self.cache.checkpoint(request, end)
 
     def release(self, name: Name) -> None:

@@ -45,18 +45,22 @@ class SglangCache:
         slots = self._allocate(ends, [end + count for end, count in zip(ends, counts, strict=True)], last)
         if slots is None:
             return False
-        for request, end, part in zip(requests, ends, slots.split([*counts]), strict=True):
-            self.rows.write((request.kv.req_pool_idx, slice(end, end + len(part))), part)
-            request.kv.kv_allocated_len += len(part)
+        for request, end, count in zip(requests, ends, counts, strict=True):
+            self.rows.write((request.kv.req_pool_idx, slice(end, end + count)), slots[:count])
+            request.kv.kv_allocated_len += count
+            slots = slots[count:]
         return True
 
     def _allocate(self, before: Sequence[int], after: Sequence[int], last: Sequence[int]) -> Tensor | None:
         """Evict what may be needed, then allocate from one length to another behind each last slot."""
-        count = sum(after) - sum(before)
-        sglang().common.evict_from_tree_cache(self.tree, count + len(after) * self.tree.page_size)
+        count, size = sum(after) - sum(before), self.tree.page_size
+        sglang().common.evict_from_tree_cache(self.tree, count + (len(after) * size if size > 1 else 0))
         old, new, behind = tensor(before), tensor(after), tensor(last)
         slots: Tensor | None
-        if bool((new - old == 1).all()) and min(before) > 0:
+        if size == 1:
+            self.calls.append(f"alloc({count})")
+            slots = self.pages.alloc(count)
+        elif bool((new - old == 1).all()) and min(before) > 0:
             self.calls.append(f"alloc_decode({[*after]}, last_loc={[*last]})")
             slots = self.pages.alloc_decode(new, new, behind)
         else:

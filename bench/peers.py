@@ -40,7 +40,7 @@ class Peer(NamedTuple):
     distribution: str  # whose version counts
     package: str  # what is imported
     how: str  # how to get it, in a line
-    adapter: str  # `module:class`, the module in this package
+    adapter: str  # `module:class`, the module in this package; empty: there is none, and `how` says why
 
     @property
     def target(self) -> str:
@@ -54,6 +54,8 @@ class Peer(NamedTuple):
 
     def factory(self) -> Callable[..., Any]:
         """Import the adapter, and with it the peer. Errors: `BadInput`."""
+        if not self.adapter:
+            raise BadInput(self.name, "not driven", self.how)
         module, _, attribute = self.adapter.partition(":")
         try:
             found: Callable[..., Any] = getattr(importlib.import_module(f"pagedkv.bench.{module}"), attribute)
@@ -100,6 +102,7 @@ def _commit(git: Path) -> str:
 
 VLLM = ("vLLM", "vllm", "vllm", "pip install --no-deps vllm==0.33.0")
 SGLANG = ("SGLang", "sglang", "sglang", "pip install --no-deps sglang==0.5.23")
+SGLANG_SCHEDULER = "its Scheduler makes the worker of an accelerator first, and takes its pools from it"
 TORCH = ("torch PagedAttention", "torch", "torch", "it comes with pagedkv")
 TRANSFORMERS = ("transformers continuous batching", "transformers", "transformers", "pip install transformers==5.24.0")
 NANO_VLLM = (
@@ -133,6 +136,7 @@ PEERS: dict[str, Peer] = {
         Peer("vllm_priority_scheduler", Level.SCHEDULER, *VLLM, "peer_vllm_scheduler:VllmPriorityScheduler"),
         Peer("sglang", Level.MANAGER, *SGLANG, "peer_sglang:SglangManager"),
         Peer("sglang_uncached", Level.MANAGER, *SGLANG, "peer_sglang:SglangManagerUncached"),
+        Peer("sglang_scheduler", Level.SCHEDULER, *SGLANG[:3], SGLANG_SCHEDULER, ""),
         Peer("nano_vllm", Level.MANAGER, *NANO_VLLM, "peer_nano_vllm:NanoVllmManager"),
         Peer("nano_vllm_scheduler", Level.SCHEDULER, *NANO_VLLM, "peer_nano_vllm_scheduler:NanoVllmScheduler"),
         Peer("mini_sglang", Level.MANAGER, *MINI_SGLANG, "peer_mini_sglang:MiniSglangManager"),

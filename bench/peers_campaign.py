@@ -23,11 +23,11 @@ from typing import IO, Any
 from pagedkv.bench.foreign_search import TRIED, foreign_plan
 from pagedkv.bench.peers import Level, Peer
 from pagedkv.bench.peers_report import report_finding
-from pagedkv.bench.targets import OURS, imported, load_target, plan_of, trial
+from pagedkv.bench.targets import OURS, imported, load_target, plan_of, trial, world_for
 from pagedkv.spec import fuzz, traces
 from pagedkv.spec.foreign_judge import RULES_OUTSIDE
 from pagedkv.spec.foreign_scheduler import ForeignScheduler, made
-from pagedkv.spec.manager import Discipline, lacks
+from pagedkv.spec.manager import Discipline, Manager, lacks
 from pagedkv.spec.outside import OUTSIDE, not_judged
 from pagedkv.spec.processes import Processes
 from pagedkv.spec.refusals import Broken
@@ -73,9 +73,14 @@ class Server:
         return load_target(self.peer.target)
 
     def is_scheduler(self) -> bool:
-        """Whether it is one, by the registry or by its class."""
-        kind = OURS.get(self.peer.target) or imported(self.peer.target)
+        """Whether it is one, by its class. Errors: `BadInput`."""
+        factory: Any = load_target(self.peer.target)
+        kind = factory if self.peer.target in OURS else imported(self.peer.target)
         return isinstance(kind, type) and issubclass(kind, ForeignScheduler)
+
+    def manager(self) -> Manager:
+        """Make one, to be asked what it claims. Errors: `BadInput`."""
+        return trial(self.factory, self.peer.target, world_for(self.peer.target, SMALL))
 
     def about(self) -> dict[str, Any]:
         """Return what the adapter claims, and which rules bear on it. Errors: `BadInput`."""
@@ -90,7 +95,7 @@ class Server:
                 "not_judged": {} if fenced else {"R-LIFE-1": f"it claims {scheduler.discipline}"},
                 "not_offered": sorted(map(str, scheduler.not_offered)),
             }
-        manager = trial(self.factory, self.peer.target, SMALL)
+        manager = self.manager()
         return {
             "level": Level.MANAGER,
             "discipline": str(manager.discipline),
@@ -104,7 +109,7 @@ class Server:
         """Return what to fuzz, with rules set aside."""
         if self.is_scheduler():
             return foreign_plan(self.factory)._replace(aside=aside)
-        return plan_of(self.factory, trial(self.factory, self.peer.target, SMALL))._replace(aside=aside)
+        return plan_of(self.factory, self.manager())._replace(aside=aside)
 
     def run(self, seed: int, operations: int, aside: frozenset[str], config: Config | None = None) -> fuzz.Tally:
         """Run seeds up to the first finding, which is shrunk, or until so many operations are done.

@@ -57,7 +57,7 @@ def scheduler_plan(target: str, config: Config | None, *, sharing: bool) -> Sche
     """Return how a scheduler is fuzzed. Errors: `BadInput`."""
     factory, foreign = any_scheduler(target)
     if foreign:
-        return foreign_search.foreign_plan(factory, config, sharing=sharing)
+        return foreign_search.foreign_plan(factory, config, sharing=sharing, where=f"--target {target}")
     return SchedulerPlan(factory, config, sharing=sharing)
 
 

@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any
@@ -38,13 +39,25 @@ Target = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A factory known by name, `package.module:factory`."""
+    """A factory known by name, `package.module:factory`; where it arrives in another process it is imported at once.
+
+    An engine takes seconds to import, many on a busy machine, and none of them may count as the first answer's.
+    """
 
     name: str
+
+    def __reduce__(self) -> tuple[Callable[[str], "Named"], tuple[str]]:
+        return _arrived, (self.name,)
 
     def __call__(self, *arguments: object) -> Any:
         """Make a manager, or a scheduler. Errors: whatever the factory raises."""
         return imported(self.name)(*arguments)
+
+
+def _arrived(name: str) -> Named:
+    with suppress(Exception):  # what is wrong with it will be said when it is called
+        imported(name)
+    return Named(name)
 
 
 def load_target(name: str) -> Factory:
@@ -92,6 +105,13 @@ def trial(factory: Factory, where: str, config: Config) -> Manager:
         return made(factory, config)
     except Broken as broken:
         raise BadInput(where, broken.detail, "it is called with a Config and gives a Manager") from broken
+
+
+def world_for(target: str, config: Config) -> Config:
+    """Return a world with a block size that a manager can be made with, as its class says; else the one given."""
+    sizes = getattr(OURS.get(target) or imported(target), "block_sizes", ())
+    usable = [size for size in sizes if type(size) is int and size > 0] if isinstance(sizes, tuple | list) else []
+    return config if config.block_size in usable or not usable else config._replace(block_size=usable[0])
 
 
 def plan_of(factory: Factory, manager: Manager, *, lock_step: bool = False, sharing: bool = True) -> Plan:

@@ -236,7 +236,8 @@ class BlackBox:
             self._next_probe = 2 * self.asked_count
             probe = self._asked_again()
         config = self.shadow.config
-        return not isinstance(ask(probe, Add(0, config.blocks * config.block_size)), Refused)
+        longest = fit(self.state, Add(0, config.blocks * config.block_size), self.claims.lacks)
+        return longest is None or not isinstance(ask(probe, longest), Refused)
 
     # ---- what the device reads
 

@@ -265,6 +265,8 @@ class ForeignWorld:
         blocks, free = self.config.blocks, free_blocks(self.scheduler)
         if free is not None and free != blocks:
             raise Broken("R-OWN-4", f"all are gone, and {free} of {blocks} blocks are free or cached")
+        if self.longest <= 1:  # no request fits
+            return
         request = Request(LONGEST_ID + len(self.left), self.longest - 1, 1)
         try:
             self.serve_alone(request)

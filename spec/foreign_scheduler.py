@@ -52,10 +52,10 @@ position are not looked at). Positions before `start` that no earlier row comput
 `Step.copies` names block copies that the device makes before everything else in the step: `Copy(request, source,
 target, extent)`, of the first `extent` slots.
 
-**Preemption**: name in `Step.preempted` who was preempted since the last `schedule`. It comes again by itself, from
-position 0 or from where its hits end, with the tokens that it has sampled. A token that was in flight when its request
-was preempted may be kept or dropped. `schedule` returns None, or a step without rows, where nothing can be done; with
-nothing in flight and somebody there, it must not do so again and again.
+**Preemption**: name in `Step.preempted` whom this call of `schedule` has preempted; who is preempted has no row in the
+step. It comes again by itself, from position 0 or from where its hits end, with the tokens that it has sampled. A token
+that was in flight when its request was preempted may be kept or dropped. `schedule` returns None, or a step without
+rows, where nothing can be done; with nothing in flight and somebody there, it must not do so again and again.
 
 **Tokens** are those of a greedy model: the next is a function of all before it. A request is finished when it has
 sampled `outputs` tokens, or one that is `STOP`. If yours looks at lengths alone, say `stops = False`, and there is no
@@ -119,7 +119,7 @@ class Step(NamedTuple):
     """What goes to the device, and what became of whom."""
 
     rows: Sequence[Row]
-    preempted: Sequence[RequestId] = ()  # by this call of `schedule`, or since the last: their blocks are given back
+    preempted: Sequence[RequestId] = ()  # by this call of `schedule`: their blocks are given back
     copies: Sequence[Copy] = ()  # done at the head of the step: `Copy(request, source, target, extent)`
     own: Any = None  # whatever `complete` needs
 
@@ -216,6 +216,18 @@ def _made(factory: ForeignFactory, config: Config, limits: Limits) -> ForeignSch
     scheduler = factory(config, limits)
     if not isinstance(scheduler, ForeignScheduler):
         raise TypeError(f"{repr(scheduler)[:60]} is no pagedkv.spec.foreign_scheduler.ForeignScheduler")
+    least = {"first_block": 0, "steps_ahead": 1, "tokens_kept_back": 0}
+    for name, lowest in least.items():
+        value = getattr(scheduler, name)
+        if type(value) is not int or value < lowest:
+            raise TypeError(f"{name} is {repr(value)[:60]}, not an integer of at least {lowest}")
+    sizes = scheduler.block_sizes
+    if not sizes or any(type(size) is not int or size < 1 for size in sizes):
+        raise TypeError(f"block_sizes is {repr(sizes)[:60]}, not integers of at least 1")
+    if scheduler.discipline not in (Discipline.FENCE, Discipline.STREAM_ORDER):
+        raise TypeError(f"discipline is {repr(scheduler.discipline)[:60]}, and steps are on one stream")
+    if wrong := [repr(each)[:60] for each in scheduler.not_offered if not isinstance(each, Feature)]:
+        raise TypeError(f"not_offered holds {wrong[0]}, which is no Feature")
     return scheduler
 
 

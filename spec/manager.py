@@ -40,9 +40,10 @@ until then.
 
 What makes no sense is never asked: names that are not live or live already, counts of zero, launches of more than is
 planned, more launches in flight than `config.launches`. Refuse for want of space with `Refused(Reason.NO_SPACE)`,
-having changed nothing; nothing else needs a refusal, except that a pin may be refused where nothing is found. Anything
-else that is raised is reported as a crash, with the operations that led to it, and so are an answer of the wrong type
-and none within ten seconds.
+having changed nothing; more than the whole pool may be asked for, too. Nothing else needs a refusal, except that a pin
+may be refused where nothing is found. Anything else that is raised is reported as a crash, with the operations that led
+to it, and so are an answer of the wrong type and none within ten seconds. `block_table` and what else only looks is
+asked often and must change nothing; the same calls on a new manager must give the same answers.
 
 **What you do not offer** is not asked, and is no fault. A method of the second group below that you do not override is
 not offered; the rest is said in `not_offered`, a frozenset of `Feature`:
@@ -73,10 +74,11 @@ streams; `block_sizes = (2, 4)` with which block sizes it can be made.
 **A prefix cache**: say `shares_prefixes = True`. Then `add_prompt` is called in place of `add` where token ids are
 known, and returns `Outcome(hits=[...])`, the blocks that the sequence begins with because they hold the KV of its first
 tokens; they must be the first of its block table. At least one token is left to compute: at most (tokens - 1) //
-block_size blocks. Of some sequences no ids are known, and none of positions that were extended, until `publish` tells
-them, perhaps after they were launched; if yours must have ids by then, do not offer LATE_TOKENS. What you find must
-have been written by launches that were submitted by then (or be planned, where PARTIAL_STEPS is not offered); equal
-tokens under another salt, or from before `clear`, are other contents.
+block_size blocks. Token ids come as tuples of small integers, rows as tuples of pairs. Of some sequences no ids are
+known, and none of positions that were extended, until `publish` tells them, perhaps after they were launched; if yours
+must have ids by then, do not offer LATE_TOKENS. What you find must have been written by launches that were submitted by
+then (or be planned, where PARTIAL_STEPS is not offered); equal tokens under another salt, or from before `clear`, are
+other contents.
 
 **Worth its lines, never needed**: `free_blocks` and `cached_blocks` (faults show sooner, and leaks at all), `clone`
 (`explore` branches; by default a deep copy, and where that fails the operations are run again), `fingerprint`
@@ -269,7 +271,7 @@ class Manager:
             raise NotImplementedError(f"{type(self).__name__} can't be copied") from error
 
     def observe(self) -> Observation | None:
-        """Return what the manager shows of itself; None: it is a black box, and judged by contents alone."""
+        """Return what the manager shows of itself; None: it is a black box, and judged from outside."""
         return None
 
     def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002  (the signature is the protocol's)

@@ -214,7 +214,7 @@ class _Shrinking:
 
     def simplify(self) -> bool:
         """Make batches and counts smaller, and let a sequence start longer where it was extended."""
-        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked), _renumbered(self.marked))))
+        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked), *_renumbered(self.marked))))
 
     def simplify_case(self) -> bool:
         """Run the trace on a simpler case, if it knows any."""
@@ -246,10 +246,12 @@ def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
                     yield [*marked[:start], longer, *marked[start + 1 : at], *marked[at + 1 :]]
 
 
-def _renumbered(marked: list[Marked]) -> list[Marked]:
-    """Return the trace with its requests numbered from 0."""
-    operations = scheduler_alphabet.renumbered([operation for operation, _ in marked])
-    return [each._replace(operation=operation) for each, operation in zip(marked, operations, strict=True)]
+def _renumbered(marked: list[Marked]) -> Iterator[list[Marked]]:
+    """Yield the trace with its requests numbered from 0, if they are not."""
+    operations = [operation for operation, _ in marked]
+    numbered = scheduler_alphabet.renumbered(operations)
+    if numbered != operations:
+        yield [each._replace(operation=operation) for each, operation in zip(marked, numbered, strict=True)]
 
 
 def _simpler(operation: Any) -> Iterator[Any]:

@@ -2,9 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pagedkv.bench.command_line import run
+from pagedkv.bench.foreign_search import foreign_plan
+from pagedkv.spec.fuzz import run as run_seed
+from pagedkv.spec.traces import Finding
 
 Captured = pytest.CaptureFixture[str]
 
@@ -37,3 +41,10 @@ def found(capsys: Captured, *arguments: str) -> tuple[str, str]:
     )
     differs = next(line for line in output.out.splitlines() if line.startswith("what differs: "))
     return facts["rule"], differs.removeprefix("what differs: ")
+
+
+def first_finding(scheduler: Any, rule: str | None = None, runs: int = 60) -> Finding | None:
+    """Return what the first run of a stranger's scheduler finds that breaks this rule, or any."""
+    plan = foreign_plan(scheduler)
+    found = (run_seed(plan, seed).finding for seed in range(runs))
+    return next((finding for finding in found if finding and rule in (None, finding.broken.rule)), None)

@@ -4,7 +4,6 @@ What a stranger must write is `foreign_scheduler_adapter.py` alone: the schedule
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +11,27 @@ import pytest
 from pagedkv.bench import own_scheduler_outside
 from pagedkv.bench.command_line import run as run_command
 from pagedkv.bench.foreign_search import TRIED, foreign_plan, told_in_words
-from pagedkv.bench.own_scheduler_outside import OwnScheduler
 from pagedkv.spec.foreign_alphabet import Finish, from_json, to_json
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import RULES_OUTSIDE, Seen
-from pagedkv.spec.foreign_scheduler import Config, Feature, ForeignScheduler, Limits, Row, Step
+from pagedkv.spec.foreign_scheduler import Config, Discipline, Feature, ForeignScheduler, Limits, Row, Step
 from pagedkv.spec.fuzz import run
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.requests import Request
 from pagedkv.spec.scheduler_alphabet import Cancel, Complete, Schedule, Submit
-from pagedkv.spec.traces import Finding, shrink, tell
+from pagedkv.spec.traces import shrink, tell
 
 import foreign_scheduler_adapter
 import foreign_scheduler_sample
-import loop_faults
-import scheduler_faults
 from foreign_scheduler_adapter import ForeignEngine
 from foreign_scheduler_faults import FAULTS, planted
 from foreign_scheduler_sample import Batch, PagedScheduler
-from searching import Captured, refused
+from searching import Captured, first_finding, refused
 
 RUNS = 60
 OPERATIONS_MOST = 15  # of a counterexample
 FUZZ = ("fuzz", "--scheduler", "--workers", "1", "--target")
 BY_NAME = f"{foreign_scheduler_adapter.__name__}:ForeignEngine"
-
-
-def first_finding(factory: Any, rule: str | None = None, runs: int = RUNS) -> Finding | None:
-    """Return what the first run finds that breaks this rule, or any."""
-    plan = foreign_plan(factory)
-    found = (run(plan, seed).finding for seed in range(runs))
-    return next((finding for finding in found if finding and rule in (None, finding.broken.rule)), None)
 
 
 # ---- a stranger's --------------------------------------------------------------------------------------------------
@@ -283,73 +272,6 @@ def test_hits_of_other_tokens_or_salts_are_told_apart() -> None:
     assert verdict(WHOLE, hit, requests=(TWO[0], Request(1, (9, 9, 8), 2)), sharing=False) == "R-DATA"
 
 
-# ---- our own -------------------------------------------------------------------------------------------------------
-
-
-def faulty(fault: type[scheduler_faults.Faulty], watermark: int = 0) -> type[OwnScheduler]:
-    """Return our scheduler from outside with a fault of the lock-step's table."""
-
-    class Outside(OwnScheduler):
-        """The parts of the faulty one."""
-
-        scheduler_class = fault.scheduler_class
-
-        def __init__(self, config: Config, limits: Limits) -> None:
-            super().__init__(config, limits._replace(watermark_blocks=watermark))
-            self.scheduler._serving.__class__ = fault.serving
-            self.scheduler._serving.running.__class__ = fault.running
-            self.scheduler._serving.waiting.__class__ = fault.waiting
-
-    return Outside
-
-
-def test_nothing_is_found_in_our_own() -> None:
-    assert first_finding(OwnScheduler) is None
-
-
-@pytest.mark.deep
-def test_nothing_is_found_in_our_own_in_a_hundred_thousand_operations() -> None:
-    operations, seed = 0, 0
-    while operations < 100_000:
-        tally = run(foreign_plan(OwnScheduler), seed)
-        assert tally.finding is None
-        operations, seed = operations + tally.operations, seed + 1
-
-
-@pytest.mark.parametrize(
-    ("factory", "rule"),
-    [
-        (faulty(scheduler_faults.VictimInThePlan), "CRASH"),  # our cache refuses to launch it
-        (faulty(scheduler_faults.RecomputeFromTheStart), "R-PRE-1"),
-        (faulty(scheduler_faults.PendingKept), "R-PRE-3"),
-        (faulty(scheduler_faults.BudgetNotCounted), "R-CAP-4"),
-        (faulty(scheduler_faults.WatermarkWhereNothingRuns, watermark=1), "R-PRE-3"),
-        (faulty(scheduler_faults.HoldAndWait), "R-OWN-4"),
-    ],
-)
-def test_what_shows_of_the_faults_of_our_scheduler_is_found(factory: type[OwnScheduler], rule: str) -> None:
-    """The rest of the table goes by ranks, failed launches and planning too little: no harm that is seen from here."""
-    finding = first_finding(factory, rule)
-    assert finding is not None
-    assert len(shrink(finding).trace) <= OPERATIONS_MOST
-
-
-@pytest.mark.parametrize(
-    ("fault", "rule"),
-    [
-        (loop_faults.fence_ignored_at_cancel, "R-LIFE-1"),
-        (loop_faults.row_reused_early, "R-TAB-1"),
-        (loop_faults.old_result_taken, "R-LIFE-7"),
-    ],
-)
-def test_what_shows_of_the_faults_of_our_loop_is_found(fault: Callable[[], Any], rule: str) -> None:
-    """The rest of them are in staging and copying, which this scheduler has no part in."""
-    with fault():
-        finding = first_finding(OwnScheduler, rule)
-        assert finding is not None
-        assert len(shrink(finding).trace) <= OPERATIONS_MOST
-
-
 # ---- the command ---------------------------------------------------------------------------------------------------
 
 
@@ -370,6 +292,24 @@ def test_fuzz_chooses_by_what_the_target_is(capsys: Captured) -> None:
 
 
 @pytest.mark.usefixtures("_elsewhere")
+@pytest.mark.parametrize(
+    ("attribute", "value", "words"),
+    [
+        ("first_block", -1, "first_block is -1"),
+        ("steps_ahead", 0, "steps_ahead is 0"),
+        ("block_sizes", (), "block_sizes is ()"),
+        ("discipline", Discipline.EVENTS, "on one stream"),
+        ("not_offered", {"salt"}, "no Feature"),
+    ],
+)
+def test_a_wrong_claim_is_bad_input(
+    attribute: str, value: Any, words: str, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    monkeypatch.setattr(ForeignEngine, attribute, value)
+    assert words in refused(capsys, *FUZZ, BY_NAME)
+
+
+@pytest.mark.usefixtures("_elsewhere")
 def test_a_counterexample_is_shown_kept_and_runs_again(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
     fault = planted(next(fault for fault, rule in FAULTS.items() if rule == "R-OWN-4"))
     monkeypatch.setattr(own_scheduler_outside, "OwnScheduler", fault)
@@ -380,6 +320,13 @@ def test_a_counterexample_is_shown_kept_and_runs_again(monkeypatch: pytest.Monke
     assert f"{facts['rule']} does not hold after {facts['counterexample_length']} operations" in shown
     assert run_command(["fuzz", "--again", facts["trace"]]) == 1
     assert capsys.readouterr().out in shown
+
+
+@pytest.mark.usefixtures("_elsewhere")
+def test_sizes_that_it_does_not_take_are_bad_input(monkeypatch: pytest.MonkeyPatch, capsys: Captured) -> None:
+    assert "no room" in refused(capsys, *FUZZ, BY_NAME, "--blocks", "1", "--block-size", "1")
+    monkeypatch.setattr(ForeignEngine, "block_sizes", (2, 3))
+    assert "--block-size is one of 2, 3" in refused(capsys, *FUZZ, BY_NAME, "--blocks", "4", "--block-size", "4")
 
 
 def test_operations_are_written_and_read() -> None:

@@ -43,7 +43,7 @@ def test_behind_a_broken_rule_the_others_are_judged() -> None:
 
 
 def test_a_campaign_can_be_repeated() -> None:
-    first, second = (judged("planted_sharing_faults:StaleEntry", 2_000) for _ in range(2))
+    first, second = (judged("planted_faults:OffByOne", 2_000) for _ in range(2))
     assert first.findings
     assert [(f.broken.detail, f.trace) for f in first.findings] == [(f.broken.detail, f.trace) for f in second.findings]
     assert (first.operations, first.seeds) == (second.operations, second.seeds)

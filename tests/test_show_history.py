@@ -19,6 +19,7 @@ from pagedkv.spec.state import Block, Config, Name, State, initial, planned_copi
 from pagedkv.spec.traces import Case, Finding
 
 import planted_faults as faults
+from from_outside import CONTENTS_ALONE
 from hand_written_journal import JOURNAL, Alteration, change, ended, insert, lose
 from test_planted_faults import CONTENTS, LOCK_STEP, Expected
 
@@ -291,9 +292,9 @@ QUICK = [
 
 
 def finding(fault: type[faults.Faulty], expected: Expected, *, lock_step: bool) -> Finding:
-    report = explore(Settings(expected.scope, fault, lock_step, pairs=lock_step), workers=1)
+    report = explore(Settings(expected.scope, fault, lock_step, pairs=lock_step, aside=CONTENTS_ALONE), workers=1)
     assert report.broken is not None
-    return Finding(Case(expected.scope.config, fault, lock_step), tuple(report.trace), report.broken)
+    return Finding(Case(expected.scope.config, fault, lock_step, CONTENTS_ALONE), tuple(report.trace), report.broken)
 
 
 @pytest.mark.parametrize(("fault", "expected", "lock_step"), QUICK)
@@ -323,7 +324,7 @@ def test_executions_are_steps_and_a_namesake_is_another() -> None:
         *(Add(1, 1), Submit(((1, 1),)), Release(1)),
         *(Add(1, 2), Submit(((1, 1),), stream=1), Execute(2), Execute(1), Retire(1), Submit(((1, 1),)), Execute(3)),
     )
-    case = Case(Config(2, 1, 2, 2), faults.EarlyReuse, lock_step=False)
+    case = Case(Config(2, 1, 2, 2), faults.EarlyReuse, lock_step=False, aside=CONTENTS_ALONE)
     film = film_of_counterexample(Finding(case, trace, Broken("R-DATA", "")))
     assert film.mark is not None
     assert (film.mark.rule, film.mark.number) == ("R-DATA", 10)
