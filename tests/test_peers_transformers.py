@@ -8,11 +8,11 @@ import warnings
 
 import pytest
 from pagedkv.bench.peers import PEERS
-from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Publish, Release, Retire
+from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire
 from pagedkv.spec.alphabet import Submit as Launch
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.fuzz import Plan, fuzz
-from pagedkv.spec.refusals import Broken
+from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.requests import Limits, Request
 from pagedkv.spec.scheduler_alphabet import Cancel, Complete, Schedule, Submit
 from pagedkv.spec.state import Config
@@ -37,9 +37,9 @@ def test_the_cache_holds() -> None:
 
 def test_a_fork_copies_the_last_block_before_its_parent_goes_on() -> None:
     here = world(Config(4, 4, 1, 3), TransformersManager, lock_step=False)
-    for operation in (Add(1, 3), Launch(((1, 3),)), Fork(1, 2), Extend(((1, 1),)), Launch(((1, 1),)), Release(1)):
-        here.step(operation)
-    for operation in (Extend(((2, 1),)), Launch(((2, 1),)), Execute(1), Execute(2), Execute(3), Retire(3), Release(2)):
+    parent_goes_on: list[Operation] = [Extend(((1, 1),)), Launch(((1, 1),)), Release(1)]
+    child_follows: list[Operation] = [Extend(((2, 1),)), Launch(((2, 1),)), Execute(1), Execute(2), Execute(3)]
+    for operation in (Add(1, 3), Launch(((1, 3),)), Fork(1, 2), *parent_goes_on, *child_follows, Retire(3), Release(2)):
         here.step(operation)
     assert here.blocks() == (4, 0, 0)
 
@@ -49,7 +49,9 @@ def test_a_prompt_that_was_computed_is_found_again() -> None:
     for operation in (Add(1, (5, 6, 7)), Launch(((1, 3),)), Publish(((1, ()),))):
         here.step(operation)
     first = here.manager.block_table(1)[0]
-    assert here.step(Add(2, (5, 6, 8))).hits == (first,)  # type: ignore[union-attr]  (it is not refused)
+    added = here.step(Add(2, (5, 6, 8)))
+    assert not isinstance(added, Refused)
+    assert added.hits == (first,)
 
 
 def test_a_cancellation_in_flight_of_a_step_that_fills_a_block_ends_the_engine() -> None:
@@ -67,9 +69,11 @@ def test_who_made_room_is_never_served_if_all_others_are_cancelled() -> None:
     here = ForeignCase(Config(4, 2), TransformersScheduler, TWO_AHEAD._replace(steps_ahead=1)).start()
     for operation in (Submit(Request(1, (1, 1, 1), 4)), Submit(Request(2, (3, 4, 5), 4)), Schedule(), Complete()):
         here.step(operation)
-    preempted: tuple[int, ...] = ()
+    preempted: list[int] = []
     while not preempted:
-        preempted = here.step(Schedule()).preempted  # type: ignore[union-attr]  (it is asked)
+        seen = here.step(Schedule())
+        assert not isinstance(seen, Refused)
+        preempted += seen.preempted
         here.step(Complete())
     here.step(Cancel(3 - preempted[0]))
     for _ in range(2):
