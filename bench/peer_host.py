@@ -18,11 +18,12 @@ def host_only() -> Iterator[None]:
     if torch.cuda.is_available():
         yield
         return
-    torch.empty, torch.tensor, torch.Tensor.pin_memory = _STAND_INS
+    host: Any = torch
+    host.empty, host.tensor, host.Tensor.pin_memory = _STAND_INS
     try:
         yield
     finally:
-        torch.empty, torch.tensor, torch.Tensor.pin_memory = _OWN
+        host.empty, host.tensor, host.Tensor.pin_memory = _OWN
 
 
 def _unpinned(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -18,7 +18,7 @@ from pagedkv.spec.manager import Block, Config, Feature, Name, Reason, Refused, 
 HOW = "put the folder python of a checkout of github.com/sgl-project/mini-sglang on PYTHONPATH"
 ABSENT = ("zmq", "msgpack", "tvm_ffi", "flashinfer", "sgl_kernel", "modelscope", "accelerate")
 PARTS = ("scheduler.scheduler", "scheduler.prefill", "core", "kernel", "message", "distributed")
-PEER = import_peer([f"minisgl.{part}" for part in PARTS], ABSENT, HOW).modules
+PEER: Any = import_peer([f"minisgl.{part}" for part in PARTS], ABSENT, HOW).modules
 schedulers, prefill, core, kernel, messages, distributed = PEER
 kernel.fast_compare_key = common_length  # its own is compiled from C++
 distributed.set_tp_info(0, 1)  # its log wants to know

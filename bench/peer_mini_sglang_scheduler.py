@@ -1,7 +1,6 @@
 """mini-sglang's `Scheduler` under the drivers, with its managers inside, and without its engine.
 
-As in its overlapping loop, messages are taken in, a step is planned and goes to the engine, the last one is processed.
-In place of the engine stands one that counts a step as computed (`complete_one`), as the true one does.
+In place of the engine stands one that counts a step as computed when it gets it (`complete_one`), as the true one does.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,8 +49,8 @@ class MiniSglangScheduler(ForeignScheduler):
         super().__init__(config, limits)
         self.scheduler, self.replies = make_mini_sglang_scheduler(config, limits), list[Any]()
         self.scheduler.send_result = self.replies.extend
-        self.messages, self.own_calls = list[Any](), list[str]()  # messages that the loop has not received yet
-        self.left: dict[RequestId, int] = {}  # how many tokens are still to come
+        self.messages, self.left = list[Any](), dict[RequestId, int]()  # not received yet; tokens still to come
+        self.own_calls: list[str] = []
 
     def submit(self, request: RequestId, prompt: Tokens, outputs: int, salt: int) -> None:  # noqa: ARG002  (always 0)
         ids, self.left[request] = torch.tensor(prompt, dtype=torch.int32), outputs

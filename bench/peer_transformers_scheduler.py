@@ -14,39 +14,36 @@ from pagedkv.spec.foreign_scheduler import STOP, Config, Feature, ForeignSchedul
 from pagedkv.spec.requests import RequestId, Token
 from pagedkv.spec.state import Tokens
 from transformers.generation.continuous_batching import continuous_api as api
-from transformers.generation.continuous_batching.requests import TMP_TOKEN_ID, FutureRequestState, RequestState
+from transformers.generation.continuous_batching import requests
 
 # ruff: noqa: D102  (what each method is for is said by the protocol)
-Batch = list[FutureRequestState]
 
 
-class Processor(api.ContinuousBatchProcessor):
+class Processor(api.ContinuousBatchProcessor):  # type: ignore[misc]  # its types are not looked at
     """transformers' own, made without tensors, model and threads."""
 
     def __init__(self, config: Config, limits: Limits) -> None:
-        sharing, self.distributed_helper = (
-            {"allow_block_sharing": limits.prefix_cache},
-            api.DistributedHelper(None, None),
+        self.distributed_helper = helper = api.DistributedHelper(None, None)
+        self.cache = make_transformers_manager(
+            config.blocks, config.block_size, allow_block_sharing=limits.prefix_cache
         )
-        self.cache = make_transformers_manager(config.blocks, config.block_size, **sharing)
         self.scheduler = api.FIFOScheduler(self.cache, 0.0, limits.max_running)
         self.max_batch_tokens, self.use_async_batching = limits.max_tokens_per_step, limits.steps_ahead > 1
-        self.offloading_manager = api.OffloadingManager(
-            self.cache, self.scheduler, 0.0, 1.0, None, self.distributed_helper
-        )
+        self.offloading_manager = api.OffloadingManager(self.cache, self.scheduler, 0.0, 1.0, None, helper)
         self.background_thread_status = api.BackgroundThreadStatus()
-        self.input_queue, self.cancel_queue = queue.Queue(), queue.Queue()
+        self.input_queue, self.cancel_queue = queue.Queue[Any](), queue.Queue[str]()
         self.logit_processor: Any = SimpleNamespace(check_kwargs=lambda _: None)
         self.model_runner: Any = SimpleNamespace(maybe_pad_inputs=lambda q, kv, _: (q, kv), pad_inputs=False)
         self.outputs: list[Any] = []
         self.output_router: Any = SimpleNamespace(deliver_batch=self.outputs.extend)
         self.inputs_and_outputs: Any = SimpleNamespace(compute_stream=None, prepare_batch_tensors=self.compute)
         self.inputs_and_outputs.prepare_batch_update = lambda: (*self.results, None)
-        self.results: tuple[Batch, list[int]] = ([], [])
+        self.results: tuple[list[Any], list[int]] = ([], [])
 
-    __del__: Any = None  # its own collects garbage
+    def __del__(self) -> None:
+        """Its own collects garbage, which takes long."""
 
-    def compute(self, *, requests_in_batch: Batch, **_sizes: object) -> None:
+    def compute(self, *, requests_in_batch: list[Any], **_sizes: object) -> None:
         """Count a batch as computed, and note its rows."""
         self.batch, self.rows = requests_in_batch, list[Row]()
         for future in requests_in_batch:
@@ -55,7 +52,7 @@ class Processor(api.ContinuousBatchProcessor):
             self.rows.append(Row(int(state.request_id), start, future.query_length, table, future.has_new_token))
             state.position_offset += future.query_length
             if future.has_new_token:
-                state.tokens_to_process = [TMP_TOKEN_ID]
+                state.tokens_to_process = [requests.TMP_TOKEN_ID]
 
 
 class TransformersScheduler(ForeignScheduler):
@@ -70,7 +67,7 @@ class TransformersScheduler(ForeignScheduler):
         self.own_calls: list[str] = []
 
     def submit(self, request: RequestId, prompt: Tokens, outputs: int, salt: int) -> None:  # noqa: ARG002  (always 0)
-        state = RequestState(str(request), [*prompt], max_new_tokens=outputs, eos_token_id=STOP)
+        state = requests.RequestState(str(request), [*prompt], max_new_tokens=outputs, eos_token_id=STOP)
         self.own_calls.append(f"manager.add_request({[*prompt]}, '{request}', max_new_tokens={outputs})")
         self.processor.input_queue.put(state)
 

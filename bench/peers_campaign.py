@@ -11,6 +11,7 @@ on with the seeds after it, and ends after a few such deaths.
 The same seeds give the same findings. Cost: that of the peer, and some seconds for each process to import it.
 """
 
+import os
 import pickle
 import tempfile
 from collections import Counter
@@ -64,8 +65,13 @@ class Campaign:
 class Server:
     """A peer in a process of its own."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, printed: Path | None = None) -> None:
+        """Whatever the peer prints goes to a file, if one is named: it would spoil a terminal."""
         self.peer = peer
+        if printed is not None:
+            with printed.open("ab") as file:
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
 
     @property
     def factory(self) -> Any:
@@ -152,14 +158,15 @@ class _WrittenDown:
 class PeerProcess:
     """The process of a peer, started anew where it dies."""
 
-    def __init__(self, peer: Peer) -> None:
+    def __init__(self, peer: Peer, printed: Path | None = None) -> None:
         self.peer = peer
+        self.printed = printed  # where what the peer prints goes
         self._processes: Processes | None = None
 
     def ask(self, method: str, *arguments: object) -> Any:
         """Ask, and wait. Errors: what the server raises; `Broken`, CRASH, where it died or gives no answer."""
         if self._processes is None:
-            self._processes = Processes(1, Server, self.peer)
+            self._processes = Processes(1, Server, self.peer, self.printed)
         try:
             self._processes.send(0, method, *arguments)
             return self._processes.receive(0, ROUND_S_MAX)

@@ -1,4 +1,8 @@
-"""Rules of launches as seen from outside: what is read, what is in flight, what may be written."""
+"""Rules of launches as seen from outside: what is read, what is in flight, what may be written.
+
+What a launch touches is told by the block tables that it was given and by the copies that were asked for; what a slot
+should hold, by the shadow. Of the disciplines, *fence* alone promises that nothing in flight is handed out.
+"""
 
 from collections.abc import Collection
 

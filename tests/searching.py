@@ -8,7 +8,7 @@ import pytest
 from pagedkv.bench.command_line import run
 from pagedkv.bench.foreign_search import foreign_plan
 from pagedkv.spec.fuzz import run as run_seed
-from pagedkv.spec.traces import Finding
+from pagedkv.spec.traces import Finding, shrink
 
 Captured = pytest.CaptureFixture[str]
 
@@ -43,8 +43,13 @@ def found(capsys: Captured, *arguments: str) -> tuple[str, str]:
     return facts["rule"], differs.removeprefix("what differs: ")
 
 
-def first_finding(scheduler: Any, rule: str | None = None, runs: int = 60) -> Finding | None:
-    """Return what the first run of a stranger's scheduler finds that breaks this rule, or any."""
-    plan = foreign_plan(scheduler)
+def first_finding(scheduler: Any, rule: str | None = None, runs: int = 400) -> Finding | None:
+    """Return what the first of many short runs of a stranger's scheduler finds that breaks this rule, or any."""
+    plan = foreign_plan(scheduler)._replace(operations=60)
     found = (run_seed(plan, seed).finding for seed in range(runs))
     return next((finding for finding in found if finding and rule in (None, finding.broken.rule)), None)
+
+
+def shortened(finding: Finding) -> Finding:
+    """Return the finding with a shorter trace, however slow the machine is."""
+    return shrink(finding, seconds=600)

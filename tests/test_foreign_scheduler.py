@@ -19,14 +19,14 @@ from pagedkv.spec.fuzz import run
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.requests import Request
 from pagedkv.spec.scheduler_alphabet import Cancel, Complete, Schedule, Submit
-from pagedkv.spec.traces import shrink, tell
+from pagedkv.spec.traces import tell
 
 import foreign_scheduler_adapter
 import foreign_scheduler_sample
 from foreign_scheduler_adapter import ForeignEngine
 from foreign_scheduler_faults import FAULTS, planted
 from foreign_scheduler_sample import Batch, PagedScheduler
-from searching import Captured, first_finding, refused
+from searching import Captured, first_finding, refused, shortened
 
 RUNS = 60
 OPERATIONS_MOST = 15  # of a counterexample
@@ -60,7 +60,7 @@ def test_every_rule_has_a_fault() -> None:
 def test_each_fault_is_found_under_its_rule_and_made_short(fault: type[PagedScheduler]) -> None:
     finding = first_finding(planted(fault), FAULTS[fault])
     assert finding is not None
-    short = shrink(finding)
+    short = shortened(finding)
     assert short.broken.rule == FAULTS[fault]
     assert len(short.trace) <= OPERATIONS_MOST
     told, broken = tell(short.case, short.trace)

@@ -11,11 +11,10 @@ from pagedkv.bench.foreign_search import foreign_plan
 from pagedkv.bench.own_scheduler_outside import OwnScheduler
 from pagedkv.spec.foreign_scheduler import Config, Limits
 from pagedkv.spec.fuzz import run
-from pagedkv.spec.traces import shrink
 
 import loop_faults
 import scheduler_faults
-from searching import first_finding
+from searching import first_finding, shortened
 
 OPERATIONS_MOST = 15  # of a counterexample
 
@@ -38,7 +37,7 @@ def faulty(fault: type[scheduler_faults.Faulty], watermark: int = 0) -> type[Own
 
 
 def test_nothing_is_found_in_our_own() -> None:
-    assert first_finding(OwnScheduler) is None
+    assert first_finding(OwnScheduler, runs=90) is None
 
 
 @pytest.mark.deep
@@ -65,7 +64,7 @@ def test_what_shows_of_the_faults_of_our_scheduler_is_found(factory: type[OwnSch
     """The rest of the table goes by ranks, failed launches and planning too little: no harm that is seen from here."""
     finding = first_finding(factory, rule)
     assert finding is not None
-    assert len(shrink(finding).trace) <= OPERATIONS_MOST
+    assert len(shortened(finding).trace) <= OPERATIONS_MOST
 
 
 @pytest.mark.parametrize(
@@ -81,4 +80,4 @@ def test_what_shows_of_the_faults_of_our_loop_is_found(fault: Callable[[], Any],
     with fault():
         finding = first_finding(OwnScheduler, rule)
         assert finding is not None
-        assert len(shrink(finding).trace) <= OPERATIONS_MOST
+        assert len(shortened(finding).trace) <= OPERATIONS_MOST

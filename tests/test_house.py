@@ -184,7 +184,9 @@ def test_packages_import_only_what_they_may(package: str) -> None:
 
 
 def test_no_module_goes_by_the_bare_name_of_a_folder() -> None:
-    names = [f"pagedkv.{module.parent.name}.{module.stem}" for module in OURS if not module.stem.startswith("__")]
+    # an adapter imports its peer, which may not be here, and may know other modules by these names (`kernels`)
+    ours = [module for module in OURS if not module.stem.startswith(("__", "peer_"))]
+    names = [f"pagedkv.{module.parent.name}.{module.stem}" for module in ours]
     lines = ["import importlib, sys", f"for name in {names!r}: importlib.import_module(name)"]
     lines.append(f"print(sorted(set(sys.modules) & {set(PACKAGES)!r}))")
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
