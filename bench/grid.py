@@ -5,7 +5,8 @@ that was finished once is taken as it was, in a later run, on another machine, f
 name; and it is run again when a request, an option or a module has changed.
 
 A cell ends in figures or in a failure that says why: a pool beyond reason, a pool that holds no request, a broken rule,
-no memory. A failure is a row of the table like any other. Figures are those of `pagedkv replay`, under its names.
+no memory. A failure is a row of the table like any other. Figures are those of `pagedkv replay`, under its names; with
+a clock, those of a clocked one.
 
 An axis is a field of `CellSettings`: what it means to a replay is said in `run_cell`; keys, tables and files follow.
 """
@@ -18,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pagedkv.bench.clocked_report import ClockedReport
+from pagedkv.bench.clocked_trace import ClockSettings, replay_clocked
 from pagedkv.bench.code_version import code_version
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
@@ -40,16 +43,17 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellSettings:
-    """What is done with the requests: the loop's settings, and the scheduler's where the policy is one of its."""
+    """What is done with the requests: the loop's settings, the scheduler's where there is one, and its clock's."""
 
     policy: PolicyName
     replay: ReplaySettings
     limits: Limits | None = None
     traffic: TrafficSettings | None = None
+    clock: ClockSettings | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Give all settings under their names, those that say nothing of this policy left out."""
-        parts = (self.replay, self.limits, self.traffic)
+        parts = (self.replay, self.limits, self.traffic, self.clock)
         named = {name: value for part in parts if part is not None for name, value in asdict(part).items()}
         return named | {"policy": self.policy.value}
 
@@ -103,16 +107,20 @@ def run_cell(trace: Trace, settings: CellSettings) -> Figures | Failed:
     except Exception as error:  # noqa: BLE001  (a fault of ours, and in this cell alone)
         return Failed(said(error), traceback.format_exc())
     figures = report.as_json()
-    if figures["refused"] == report.requests:
-        reasons = refusals_in_words(report.refusals, report.requests)
-        return Failed(f"none of {report.requests:,} requests could ever run in {report.blocks:,} blocks: {reasons}")
+    figures.pop("timeline", None)  # a curve of hundreds of points, which a table of cells has no place for
+    if figures["refused"] == figures["requests"]:
+        counted = report.outcome.scheduled if isinstance(report, ClockedReport) else report
+        reasons = refusals_in_words(counted.refusals, counted.requests)
+        return Failed(f"none of {counted.requests:,} requests could ever run in {counted.blocks:,} blocks: {reasons}")
     return figures
 
 
-def _replayed(trace: Trace, settings: CellSettings) -> ReplayReport | SchedulerReport:
+def _replayed(trace: Trace, settings: CellSettings) -> ReplayReport | SchedulerReport | ClockedReport:
     if settings.limits is None or settings.traffic is None:
         return replay(trace, settings.replay, lambda options: open_impl_engine(options, None))
-    return replay_scheduled(trace, settings.replay, settings.limits, settings.traffic)
+    if settings.clock is None:
+        return replay_scheduled(trace, settings.replay, settings.limits, settings.traffic)
+    return replay_clocked(trace, settings.replay, settings.limits, settings.traffic, settings.clock)
 
 
 def requests_digest(trace: Trace) -> str:

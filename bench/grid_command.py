@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench.clocked_options import Speedup, StepTimeText, TpotMs, TtftMs, clock_settings
 from pagedkv.bench.code_version import code_version
 from pagedkv.bench.dask_workers import Dask, crew_of, refuse_beside_dask
 from pagedkv.bench.failures import BadInput, quoted
@@ -75,6 +76,10 @@ def grid_command(
     samples: Samples = None,
     cancel_rate: CancelRate = None,
     prefill_only: PrefillOnly = None,
+    step_time: StepTimeText = None,
+    speedup: Speedup = None,
+    ttft_ms: TtftMs = None,
+    tpot_ms: TpotMs = None,
     workers: Workers = 2,
     dask: Dask = None,
     out: Out = OUT_FOLDER,
@@ -85,24 +90,17 @@ def grid_command(
 
     Each finished cell is kept in the folder of --out, and taken from there as long as its requests, its settings and
     the code are the same: so a grid that was stopped goes on. A cell that fails is a row that says why, and exit code
-    1. Options of a scheduler hold for the policies that have one. Writes grid.json and grid.csv.
+    1. Options of a scheduler hold for the policies that have one; with --step-time its replays are clocked. Writes
+    grid.json and grid.csv.
     """
+    given = {"generate": None, "rate": None} | locals()  # by their names: those of scheduler and clock are looked up
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=traces)
     out = output_folder(out, json_file)
     refuse_beside_dask(context, "workers")
-    scheduling = {
-        "prefix_cache": prefix_cache,
-        "steps_ahead": steps_ahead,
-        "max_tokens_per_step": max_tokens_per_step,
-        "max_running": max_running,
-        "samples": samples,
-        "cancel_rate": cancel_rate,
-        "prefill_only": prefill_only,
-    }
     settings = [
         CellSettings(policy=policy, replay=ReplaySettings(block_size=size, blocks=pool, step_ms=step_ms), **parts)
-        for policy, parts in _policies(policies, scheduling, seed)
+        for policy, parts in _policies(policies, given, seed)
         for size in numbers_of("--block-sizes", block_sizes, TOKENS_MAX)
         for pool in ((None,) if blocks is None else numbers_of("--blocks", blocks, BLOCKS_MAX))
     ]
@@ -116,14 +114,17 @@ def grid_command(
         raise typer.Exit(1)
 
 
-def _policies(text: str, scheduling: dict[str, Any], seed: int) -> list[tuple[PolicyName, dict[str, Any]]]:
-    """Return each policy with what its scheduler is told, if it has one. Errors: `BadInput`."""
+def _policies(text: str, given: dict[str, Any], seed: int) -> list[tuple[PolicyName, dict[str, Any]]]:
+    """Return each policy with what its scheduler and its clock are told, if it has them. Errors: `BadInput`."""
     policies = [PolicyName(word) for word in words_of("--policies", text, [policy.value for policy in PolicyName])]
+    clock = None
+    for policy in sorted(policies, key=lambda policy: policy is not PolicyName.RESERVE):  # first what has no clock
+        clock = clock or clock_settings(policy, given["step_ms"], given)  # once: it may be measured, and is one model
     told: list[tuple[PolicyName, dict[str, Any]]] = []
     for policy in policies:
         without = policy is PolicyName.RESERVE and len(policies) > 1  # the options are another policy's
-        both = scheduler_settings(policy, dict.fromkeys(scheduling) if without else scheduling, seed)
-        told.append((policy, {} if both is None else {"limits": both[0], "traffic": both[1]}))
+        both = scheduler_settings(policy, dict.fromkeys(given) if without else given, seed)
+        told.append((policy, {} if both is None else {"limits": both[0], "traffic": both[1], "clock": clock}))
     return told
 
 

@@ -26,6 +26,9 @@ _COLUMNS = (  # key, heading, form; those that are 0 in all cells of a trace are
     ("hit_percent", "hits\n%", "{:.2f}"),
     ("peak_blocks", "peak\nblocks", "{:,}"),
     ("peak_running", "peak\nrunning", "{:,}"),
+    ("goodput_per_s", "good-\nput/s", "{:.2f}"),
+    ("ttft_ms_p50", "TTFT\np50 ms", "{:,.0f}"),
+    ("tpot_ms_p50", "TPOT\np50 ms", "{:,.1f}"),
     ("seconds", "s", "{:.1f}"),
 )
 
@@ -49,12 +52,23 @@ class GridRow:
 
 def as_csv(rows: Sequence[GridRow]) -> str:
     """Write a line a cell, with every figure that is one value; those that a cell does not have are empty."""
-    flat = [{key: value for key, value in row.as_json().items() if not isinstance(value, list)} for row in rows]
+    flat = [flat_of(row.as_json()) for row in rows]
     text = io.StringIO()
     writer = csv.DictWriter(text, list(dict.fromkeys(key for each in flat for key in each)), lineterminator="\n")
     writer.writeheader()
     writer.writerows(flat)
     return text.getvalue()
+
+
+def flat_of(figures: dict[str, Any]) -> dict[str, Any]:
+    """Give every figure that is one value: those within another under both names, lists not at all."""
+    flat: dict[str, Any] = {}
+    for key, value in figures.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}_{name}": each for name, each in flat_of(value).items()}
+        elif not isinstance(value, list):
+            flat[key] = value
+    return flat
 
 
 def print_tables(console: Console, rows: Sequence[GridRow]) -> None:
@@ -68,19 +82,19 @@ def print_tables(console: Console, rows: Sequence[GridRow]) -> None:
 
 
 def _print_table(console: Console, trace: str, rows: Sequence[GridRow]) -> None:
-    figures = [row.outcome for row in rows if not isinstance(row.outcome, Failed)]
+    figures = [{} if isinstance(row.outcome, Failed) else flat_of(row.outcome) for row in rows]
     shown = [column for column in _COLUMNS if column[0] in _ALWAYS or any(each.get(column[0]) for each in figures)]
     table = Table(title=Text(one_line(trace)), title_justify="left", padding=(0, 0))
     table.add_column("policy")
     for heading in ("B", "blocks", *(heading for _, heading, _ in shown)):
         table.add_column(heading, justify="right")
-    for row in rows:
+    for row, found in zip(rows, figures, strict=True):
         blocks = row.settings.replay.blocks
         place = [row.settings.policy.value, f"{row.settings.replay.block_size:,}", f"{blocks:,}" if blocks else "all"]
         if isinstance(row.outcome, Failed):
             table.add_row(*place, "failed", style="bold red")
         else:
-            cells = (form.format(row.outcome[key]) if key in row.outcome else "-" for key, _, form in shown)
+            cells = ("-" if found.get(key) is None else form.format(found[key]) for key, _, form in shown)
             table.add_row(*place, *cells)
     console.print(table)
 

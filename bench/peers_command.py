@@ -72,8 +72,9 @@ def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner
         spinner.says(f"{peer.name}: {campaign.operations:,} operations{found}")
 
     spinner.says(f"{peer.name}: importing {peer.package}")
-    (out / peer.folder).mkdir(parents=True, exist_ok=True)
-    process = PeerProcess(peer, (out / peer.folder / "printed.txt").absolute())
+    printed = (out / peer.folder / "printed.txt").absolute()
+    printed.parent.mkdir(parents=True, exist_ok=True)
+    process = PeerProcess(peer, printed)
     try:
         campaign = run_campaign(process, *limits, show_progress)
         findings = list(_reported(campaign, process, out, command))
@@ -81,6 +82,8 @@ def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner
         return facts | {"missing": one_line(str(error))}
     finally:
         process.close()
+        if printed.exists() and not printed.stat().st_size:
+            printed.unlink()
     return facts | {
         "level": campaign.about["level"],
         "discipline": campaign.about.get("discipline"),

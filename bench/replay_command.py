@@ -62,6 +62,7 @@ ENGINES: dict[EngineName, Callable[[EngineOptions, Path | None], AbstractContext
     EngineName.IMPL: open_impl_engine,
     EngineName.SPEC: open_spec_engine,
 }
+COMMON_FACTS = ("engine", "policy", "final_length", "step_ms", "seed")  # of every replay, beside those of its kind
 REPLAY_EXAMPLE = "Example: pagedkv replay AzureLLMInferenceTrace_conv.csv --block-size 16 --json replay.json"
 
 
@@ -115,7 +116,7 @@ def replay_command(
     compare_run: CompareRun = None,
     out: RunOut = OUT_FOLDER,
     journal: JournalFile = None,
-    html_file: HtmlFile = None,
+    html: HtmlFile = None,
     timeline: TimelineOption = None,
     json_file: JsonFile = None,
     seed: Seed = 0,
@@ -143,25 +144,17 @@ def replay_command(
         journal = output_file(journal, "--journal", keep=[trace])
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
-    html_file, timeline = page_files(html_file, timeline, policy, keep=[trace, journal, json_file])
+    html, timeline = page_files(html, timeline, policy, keep=[trace, journal, json_file])
     scheduling = scheduler_settings(policy, given, seed)
     if scheduling is not None:
         _refuse_what_a_scheduler_has_not(engine, final_length)
     clock = clock_settings(policy, step_ms, given)
     settings = ReplaySettings(block_size=block_size, blocks=blocks, step_ms=step_ms, final_length=final_length)
     command = invoked_as(context)
-    facts = {
-        "command": command,
-        "trace": str(trace),
-        "engine": engine.value,
-        "policy": policy.value,
-        "final_length": final_length.value,
-        "step_ms": step_ms,
-        "seed": seed,
-    }
+    facts = {"command": command, "trace": str(trace)} | {name: given[name] for name in COMMON_FACTS}
     manner = _Manner(settings, scheduling, clock, engine, journal)
-    with watched(html_file, timeline, command, clocked=clock is not None) as watch:
-        _run(trace, requests, manner, watch, html_file, json_file, facts)
+    with watched(html, timeline, command, clocked=clock is not None) as watch:
+        _run(trace, requests, manner, watch, html, json_file, facts)
 
 
 def _refuse_what_a_scheduler_has_not(engine: EngineName, final_length: FinalLength) -> None:

@@ -3,8 +3,7 @@
 What is timed is the whole of a step: scheduling, the cache, staging, kernels, sampling. Batches of several sizes and
 contexts prefill in chunks and then decode; each batch runs several times, and of every step the shortest time counts,
 since whatever else the machine does can only add to it.
-Coefficients are fitted to the relative error, so that short steps count as much as long ones, and none is below 0: a
-term that would be is left out (an active-set non-negative least squares, as in Lawson and Hanson, 1974).
+Coefficients are fitted to the relative error, so that short steps count as much as long ones, and none is below 0.
 
 The model is a toy (`lookup_model`) of two layers: a calibration says how this machine's steps grow, and not how long a
 real model takes. For that, fit coefficients to a run of it. Cost: some ten seconds on two cores.
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 from pagedkv.bench.lookup_model import LookupModel
 from pagedkv.bench.step_time import StepTime
+from pagedkv.bench.step_time_fit import non_negative_least_squares
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.device import open_device
 from pagedkv.impl.loop import Loop
@@ -76,16 +76,7 @@ def fit(steps: list[TimedStep]) -> StepTime:
     """Fit the coefficients to timed steps: least squares of the relative error, none below 0. O(steps)."""
     prompt, decoding, context, ms = np.array(steps, np.float64).T
     terms = np.stack((np.ones_like(ms), prompt + decoding, decoding, context / 1000), axis=1) / ms[:, None]
-    kept = np.arange(terms.shape[1])
-    found = np.zeros(0)
-    while kept.size:
-        found = np.linalg.lstsq(terms[:, kept], np.ones_like(ms), rcond=None)[0]
-        if found.min() >= 0:
-            break
-        kept = np.delete(kept, found.argmin())
-    coefficients = np.zeros(terms.shape[1])
-    coefficients[kept] = found
-    base_ms, token_ms, row_ms, context_ms = coefficients.tolist()
+    base_ms, token_ms, row_ms, context_ms = non_negative_least_squares(terms, np.ones_like(ms)).tolist()
     return StepTime(base_ms=base_ms, token_ms=token_ms, row_ms=row_ms, context_ms=context_ms)
 
 

@@ -107,7 +107,7 @@ def sweep(settings: SweepSettings, on_step: Callable[[int], None] = lambda _step
     return Sweep(rows, pool_bytes, layer, measured, mechanism, copy)
 
 
-def with_traffic(
+def add_traffic(
     settings: SweepSettings, found: Sweep, traffic: Traffic, on_gone: Callable[[int], None] = lambda _gone: None
 ) -> Sweep:
     """Add to each row what comes of requests that come and go, on the clock of that row's latency.

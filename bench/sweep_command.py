@@ -6,11 +6,13 @@ printed. On a CPU the layer is scaled down, and its latency shows the mechanism 
 `--kernel-times` takes what the kernel benchmark measured on one.
 
 Then requests come and go with each block size (`sweep_traffic`): those of `--prefix-trace`, else those of `--lengths`
-where that is a trace, else requests made of the lengths that were drawn.
+where that is a trace, else requests made of the lengths that were drawn. `--no-traffic` leaves that out.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import typer
 from pagedkv.bench.amounts import bytes_of
@@ -22,7 +24,7 @@ from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import FinalLength
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.search_options import output_folder
-from pagedkv.bench.sweep import Sweep, SweepSettings, sweep, traffic_blocks, with_traffic, work_of
+from pagedkv.bench.sweep import Sweep, SweepSettings, add_traffic, sweep, traffic_blocks, work_of
 from pagedkv.bench.sweep_lengths import WEIGHTS_DEFAULT, drawn_lengths, trace_lengths, weights_of
 from pagedkv.bench.sweep_options import (
     BUCKETS_WORD,
@@ -48,6 +50,7 @@ from pagedkv.bench.sweep_options import (
     TrafficMemory,
     TtftMs,
     Weights,
+    WithTraffic,
     block_sizes_of,
     device_of,
     finite,
@@ -85,9 +88,10 @@ def sweep_command(
     steps: Steps = 8,
     seconds: SecondsMax = 120.0,
     kernel_times: KernelTimesFile = None,
+    with_traffic: WithTraffic = True,
     prefix_trace: PrefixTrace = None,
-    traffic_memory: TrafficMemory = TRAFFIC_MEMORY_DEFAULT,
-    speedup: Speedup = 1.0,
+    traffic_memory: TrafficMemory = None,
+    speedup: Speedup = None,
     device: Device = None,
     out: Out = OUT_FOLDER,
     json_file: JsonFile = None,
@@ -103,11 +107,11 @@ def sweep_command(
     if json_file is not None:
         json_file = output_file(json_file, "--json")
     out = output_folder(out, json_file)
-    drawn = lengths == BUCKETS_WORD
-    _refuse_without_effect(lengths, sequences, weights, requests, final_length, prefix_trace)
+    shares = weights_of(WEIGHTS_DEFAULT if weights is None else weights)
+    _refuse_without_effect(context.params)
     settings = SweepSettings(
         model=model_of(model),
-        lengths=drawn_lengths(sequences or SEQUENCES_DEFAULT, weights_of(weights or WEIGHTS_DEFAULT), seed),
+        lengths=drawn_lengths(sequences or SEQUENCES_DEFAULT, shares, seed),
         block_sizes=block_sizes_of(block_sizes),
         dtype=kv_dtype.torch,
         layout=layout_of(layout),
@@ -119,14 +123,15 @@ def sweep_command(
         device=device_of(device),
         kernel_times=kernel_times,
     )
-    pool_bytes = bytes_of(traffic_memory, "--traffic-memory")
-    trace = None if drawn else _read(Path(lengths), requests)
+    pool_bytes = bytes_of(TRAFFIC_MEMORY_DEFAULT if traffic_memory is None else traffic_memory, "--traffic-memory")
+    faster = finite("--speedup", 1.0 if speedup is None else speedup)
+    trace = None if lengths == BUCKETS_WORD else _read(Path(lengths), requests)
     if trace is not None:
         final = final_length or FinalLength.PROMPT_OUTPUT_LESS_ONE
         settings = replace(settings, lengths=trace_lengths(trace, final))
     if prefix_trace is not None:
         trace = require_prefix_ids(_read(prefix_trace, requests))
-    traffic = _traffic(trace, settings, pool_bytes, finite("--speedup", speedup), latency_limits)
+    traffic = _traffic(trace, settings, pool_bytes, faster, latency_limits) if with_traffic else None
     found = _sweep(settings, traffic)
     picked = pick([row.candidate() for row in found.rows], limits)
     outcome = Outcome(
@@ -135,24 +140,20 @@ def sweep_command(
     _report(outcome, out, json_file)
 
 
-def _refuse_without_effect(
-    lengths: str,
-    sequences: int | None,
-    weights: str | None,
-    requests: int | None,
-    final_length: FinalLength | None,
-    prefix_trace: Path | None,
-) -> None:
-    """Refuse what would be without effect. Errors: `BadInput`."""
-    if lengths != BUCKETS_WORD:
-        source = f"--lengths {lengths}"
+def _refuse_without_effect(given: Mapping[str, Any]) -> None:
+    """Refuse options that were given and would be without effect, by what else was given. Errors: `BadInput`."""
+    lengths = f"--lengths {given['lengths']}"
+    if given["lengths"] != BUCKETS_WORD:
         remedy = "leave it out, or --lengths; --requests takes the first so many of a trace"
-        refuse_without_effect(source, "nothing is drawn beside", remedy, sequences=sequences, weights=weights)
-        return
-    remedy = "leave it out, or give --lengths TRACE"
-    refuse_without_effect(f"--lengths {lengths}", "no trace to apply it to with", remedy, final_length=final_length)
-    if prefix_trace is None:
-        refuse_without_effect(f"--lengths {lengths}", "no trace to apply it to with", remedy, requests=requests)
+        refuse_without_effect(given, ("sequences", "weights"), f"nothing is drawn beside {lengths}", remedy)
+    else:
+        names = ["final_length", *(["requests"] if given["prefix_trace"] is None else [])]
+        refuse_without_effect(
+            given, names, f"no trace to apply it to with {lengths}", "leave it out, or give --lengths TRACE"
+        )
+    if not given["with_traffic"]:
+        names = ["prefix_trace", "traffic_memory", "speedup", "ttft_ms"]
+        refuse_without_effect(given, names, "nothing is replayed with --no-traffic", "leave out one of the two")
 
 
 def _read(path: Path, requests: int | None) -> Trace:
@@ -176,12 +177,15 @@ def _traffic(
     )
 
 
-def _sweep(settings: SweepSettings, traffic: Traffic) -> Sweep:
-    traffic_blocks(settings, traffic)  # a pool without one is found out before minutes are spent
+def _sweep(settings: SweepSettings, traffic: Traffic | None) -> Sweep:
+    if traffic is not None:
+        traffic_blocks(settings, traffic)  # a pool without one is found out before minutes are spent
     with LateProgress("allocations and decode steps", work_of(settings)) as progress:
         found = sweep(settings, progress.reached)
+    if traffic is None:
+        return found
     with LateProgress("requests replayed", 2 * len(settings.block_sizes) * len(traffic.trace)) as progress:
-        return with_traffic(settings, found, traffic, progress.reached)
+        return add_traffic(settings, found, traffic, progress.reached)
 
 
 def _report(outcome: Outcome, out: Path, json_file: Path | None) -> None:

@@ -4,8 +4,9 @@ What is only for lengths that are drawn, or only for a trace, has no value until
 be without effect, and is refused by name, not passed over.
 """
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -76,11 +77,20 @@ PrefixTrace = Annotated[
         " requests made of the lengths drawn.",
     ),
 ]
+WithTraffic = Annotated[
+    bool, typer.Option("--traffic/--no-traffic", help="Replay requests with each block size, which takes longest.")
+]
 TrafficMemory = Annotated[
-    str, typer.Option("--traffic-memory", metavar="BYTES", help="For K and V of the replays: their bounded pool.")
+    str | None,
+    typer.Option(
+        "--traffic-memory",
+        metavar="BYTES",
+        help=f"For K and V of the replays: their bounded pool ({TRAFFIC_MEMORY_DEFAULT}).",
+    ),
 ]
 Speedup = Annotated[
-    float, typer.Option("--speedup", min=0.001, max=1e6, help="Let the replays' requests arrive so many times faster.")
+    float | None,
+    typer.Option("--speedup", min=0.001, max=1e6, help="Let the replays' requests arrive so many times as fast (1)."),
 ]
 Device = Annotated[str | None, typer.Option("--device", help="cpu or cuda; by default the GPU where there is one.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where tables, plots, page and lengths are put.")]
@@ -128,8 +138,8 @@ def device_of(text: str | None) -> torch.device:
     return torch.device(text or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def refuse_without_effect(source: str, why: str, remedy: str, **given: object) -> None:
-    """Refuse an option that has a value and would be without effect beside `source`. Errors: `BadInput`."""
-    for name, value in given.items():
-        if value is not None:
-            raise BadInput(f"--{name.replace('_', '-')}", f"{why} {source}", remedy)
+def refuse_without_effect(given: Mapping[str, Any], names: Iterable[str], why: str, remedy: str) -> None:
+    """Refuse the first of these options that has a value. Errors: `BadInput`."""
+    for name in names:
+        if given[name] is not None:
+            raise BadInput(f"--{name.replace('_', '-')}", why, remedy)

@@ -35,7 +35,7 @@ class Outcome:
     """A sweep, what it was judged by, and the command that runs it again."""
 
     settings: SweepSettings
-    traffic: Traffic
+    traffic: Traffic | None
     found: Sweep
     limits: Limits
     picked: Pick
@@ -67,9 +67,8 @@ class Outcome:
             "memory_bytes": found.pool_bytes,
             "reserve_percent": self.limits.reserve_percent,
             "tpot_limit_ms": self.limits.tpot_ms,
-            "ttft_limit_ms": self.traffic.latency_limits.ttft_ms,
             "model_step_ms": settings.model_step_ms,
-            "traffic": self.traffic.facts,
+            "traffic": None if self.traffic is None else self.traffic.facts,
             "layer": asdict(found.layer) | {"dtype": _word(found.layer.dtype)},
             "mechanism_only": found.mechanism_only,
             "block_sizes": [row.as_json() for row in found.rows],
@@ -84,12 +83,13 @@ class Outcome:
     def before(self) -> list[str]:
         """Say what was swept, in lines."""
         pool = f"pool: {in_words(self.found.pool_bytes)} of K and V, of which {self.limits.reserve_percent:g} % must"
-        traffic = f"{traffic_in_words(self.traffic)}; a pool of {in_words(self.traffic.pool_bytes)}"
-        return [*lengths_in_words(self.settings.lengths), f"{pool} stay free", traffic]
+        lines = [*lengths_in_words(self.settings.lengths), f"{pool} stay free"]
+        if self.traffic is not None:
+            lines.append(f"{traffic_in_words(self.traffic)}; a pool of {in_words(self.traffic.pool_bytes)}")
+        return lines
 
     def after(self) -> list[str]:
         """Say how it was measured and what follows, in lines."""
-        kept = self.traffic.latency_limits.in_words()
         found, layers, rest_ms = self.found, self.settings.model.layers, self.settings.model_step_ms
         lines = [MECHANISM] if found.mechanism_only else []
         lines.append(f"decode: {found.measured}")
@@ -97,10 +97,12 @@ class Outcome:
             lines.append(f"memory limit: a copy of {found.copy_bytes_per_s / 1e9:,.2f} GB/s in this run")
         rest = f"{rest_ms:g} ms, declared, for all the rest"
         lines.append(f"TPOT: {layers} layers x decode + {rest}")
-        lines.append(
-            f"clocked: a step lasts {layers} layers x decode, in proportion to the positions it reads, + {rest}; a good"
-            f" request is one that finishes{f' within {kept}' if kept else ', since no limits were declared'}"
-        )
+        if self.traffic is not None:
+            kept = self.traffic.latency_limits.in_words()
+            lines.append(
+                f"clocked: a step lasts {layers} layers x decode, in proportion to the positions it reads, + {rest}; a"
+                f" good request is one that finishes{f' within {kept}' if kept else ', since no limits were declared'}"
+            )
         return [*lines, *halvings_in_words(found.rows)]
 
     def verdict(self) -> list[str]:
@@ -144,7 +146,6 @@ def _plots(outcome: Outcome) -> Mapping[str, Plot]:
 
     rows, note = outcome.found.rows, outcome.found.measured if outcome.found.mechanism_only else None
     title = f"{outcome.settings.model.name}: {outcome.settings.lengths.source}"
-    traffic_title = f"{outcome.settings.model.name}: {len(outcome.traffic.trace):,} {outcome.traffic.source}"
     figures: dict[str, tuple[Figure, str]] = {
         "fragmentation": (
             draw_fragmentation(rows, title),
@@ -154,11 +155,13 @@ def _plots(outcome: Outcome) -> Mapping[str, Plot]:
             draw_latency(rows, title, note),
             "Bars against block size: decode latency of a layer, fraction of the memory limit",
         ),
-        "goodput": (
-            draw_goodput(rows, traffic_title, note),
-            "Bars against block size: prefix hits, evictions, TPOT end to end, goodput",
-        ),
     }
+    if outcome.traffic is not None:
+        title = f"{outcome.settings.model.name}: {len(outcome.traffic.trace):,} {outcome.traffic.source}"
+        figures["goodput"] = (
+            draw_goodput(rows, title, note),
+            "Bars against block size: prefix hits, evictions, TPOT end to end, goodput",
+        )
     return {name: Plot(*figure) for name, figure in figures.items()}
 
 

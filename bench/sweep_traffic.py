@@ -68,6 +68,7 @@ class Traffic:
             "prefix_ids": int(self.trace.prefix_ids.size),
             "pool_bytes": self.pool_bytes,
             "speedup": self.speedup,
+            "ttft_limit_ms": self.latency_limits.ttft_ms,
             "max_tokens_per_step": self.limits.max_tokens_per_step,
             "max_running": self.limits.max_running,
         }

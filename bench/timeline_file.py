@@ -9,7 +9,7 @@ Whose time it is depends on the replay. Without a clock (`replay_watch`) it is t
 and cache really take. On simulated time (`TimelineFileMeter`) a launch lasts what the model of time says, and planning
 and retiring are moments at its beginning and end. The file says which. It is written in full or not at all.
 
-Cost: some 20 us and 500 bytes a step (50 compressed); 100,000 steps are about what Perfetto likes to open.
+Cost: about 0.1 ms and 560 bytes a step (50 compressed), so 100,000 steps make a file of 56 MB.
 """
 
 import gzip
@@ -77,7 +77,7 @@ class TimelineFile:
 
 def _opened(path: Path, *, compressed: bool) -> IO[str]:
     if compressed:
-        return gzip.open(path, "wt", encoding="utf-8")
+        return gzip.open(path, "wt", compresslevel=6, encoding="utf-8")
     return path.open("w", encoding="utf-8")
 
 

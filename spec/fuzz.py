@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
@@ -197,12 +198,11 @@ def fuzz(
     batches = _batches(seed, None if runs is None else seed + runs)
     if crew is None and workers > 1:
         crew = ProcessCrew(workers)
-    shared_out = (
-        _one_by_one(plan, batches, end)
-        if crew is None
-        else _shared_out(plan, batches, end, crew, counted=runs is not None)
-    )
-    for tally in shared_out:
+    if crew is None:
+        tallies = _one_by_one(plan, batches, end)
+    else:
+        tallies = _shared_out(plan, batches, end, crew, counted=runs is not None)
+    for tally in tallies:
         total.add(tally)
         total.seconds = time.monotonic() - began
         progress(total)
@@ -227,7 +227,10 @@ def _one_by_one(plan: AnyPlan, batches: Iterator[range], end: float | None) -> I
 def _shared_out(
     plan: AnyPlan, batches: Iterator[range], end: float | None, crew: Crew, *, counted: bool
 ) -> Iterator[Tally]:
-    """Yield the tally of each batch. What is under way at a finding is finished: the lowest seed is found."""
+    """Yield the tally of each batch; what is under way at a finding is finished, so the lowest seed is found.
+
+    Seeds that nobody took are lost: the rest of a `counted` number of them, else the next.
+    """
     jobs = _jobs(plan, batches, end)
     try:
         for job, answer in share_out(crew, jobs):
@@ -235,7 +238,8 @@ def _shared_out(
             if tally.finding:
                 jobs.close()
             yield tally
-        for job in jobs if counted else ():  # of so many runs; none, unless nobody is left to take them
+        left = jobs if counted else islice(jobs, 1)  # none, unless nobody is left to take them
+        for job in left:
             yield Tally(lost=[LostSeeds(job.seeds, "nobody was left to run them")])
     finally:
         crew.close()

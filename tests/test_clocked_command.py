@@ -7,6 +7,7 @@ import pytest
 from pagedkv.bench.command_line import run
 
 from real_data import SHAREGPT, real_data
+from replayed_traces import replayed, written
 
 Captured = pytest.CaptureFixture[str]
 CLOCKED = ("--policy", "fcfs", "--step-time", "base=10")
@@ -15,25 +16,13 @@ CLOCKED = ("--policy", "fcfs", "--step-time", "base=10")
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Three requests, out of order: 9 + 1 tokens at 2 s, and two at 1 s that begin with the same two blocks of 4."""
-    path = tmp_path / "trace.jsonl"
-    rows = [(2000, 9, 1, [4, 5, 6]), (1000, 8, 2, [1, 2]), (1000, 12, 2, [1, 2, 3])]
-    keys = "timestamp", "input_length", "output_length", "hash_ids"
-    lines = [json.dumps(dict(zip(keys, row, strict=True)) | {"block_size": 4}) for row in rows]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def _replayed(trace: Path, *options: str) -> dict[str, object]:
-    result = trace.parent / "replay.json"
-    assert run(["replay", str(trace), "--block-size", "4", *options, "--json", str(result)]) == 0
-    facts: dict[str, object] = json.loads(result.read_text(encoding="utf-8"))
-    return facts
+    return written(tmp_path / "trace.jsonl", [(2000, 9, 1, [4, 5, 6]), (1000, 8, 2, [1, 2]), (1000, 12, 2, [1, 2, 3])])
 
 
 def test_json_has_the_settings_and_the_figures(trace: Path) -> None:
     """One at a time: 10 and 20 ms, then 30 and 40, then 1,010. The second request finds two blocks, 8 tokens."""
     limits = ("--ttft-ms", "20", "--tpot-ms", "15")
-    facts = _replayed(trace, *CLOCKED, "--max-running", "1", *limits)
+    facts = replayed(trace, *CLOCKED, "--max-running", "1", *limits)
     settings = {
         "step_time": {"base_ms": 10, "token_ms": 0, "row_ms": 0, "context_ms": 0},
         "speedup": 1,
@@ -56,7 +45,7 @@ def test_json_has_the_settings_and_the_figures(trace: Path) -> None:
 
 def test_speedup_lets_requests_arrive_so_many_times_as_fast(trace: Path) -> None:
     """50 times: the last arrives at 20 ms, and waits for the other two."""
-    facts = _replayed(trace, *CLOCKED, "--max-running", "1", "--speedup", "50")
+    facts = replayed(trace, *CLOCKED, "--max-running", "1", "--speedup", "50")
     assert facts["makespan_s"] == pytest.approx(0.050)
     queueing = facts["queueing_ms"]
     assert isinstance(queueing, dict)
@@ -64,7 +53,7 @@ def test_speedup_lets_requests_arrive_so_many_times_as_fast(trace: Path) -> None
 
 
 def test_the_table_says_the_same(capsys: Captured, trace: Path) -> None:
-    _replayed(trace, *CLOCKED, "--ttft-ms", "1")
+    replayed(trace, *CLOCKED, "--ttft-ms", "1")
     output = capsys.readouterr().out
     assert "trace.jsonl: sharegpt trace, engine impl, policy fcfs" in output
     assert "no request was within TTFT 1 ms" in output
@@ -76,7 +65,7 @@ def test_the_table_says_the_same(capsys: Captured, trace: Path) -> None:
 
 
 def test_a_latency_that_no_request_has_is_no_figure(capsys: Captured, trace: Path) -> None:
-    facts = _replayed(trace, *CLOCKED, "--prefill-only")
+    facts = replayed(trace, *CLOCKED, "--prefill-only")
     assert facts["tpot_ms"] is None
     rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│ tpot")]
     assert [cell.strip() for cell in rows[0][2:-1]] == ["0", "-", "-", "-", "-", "-"]
@@ -85,12 +74,12 @@ def test_a_latency_that_no_request_has_is_no_figure(capsys: Captured, trace: Pat
 def test_generated_traffic(trace: Path) -> None:
     """500 requests at 100 a second: the same for one seed, and made of the three lengths, of which none is hit."""
     options = (*CLOCKED, "--generate", "500", "--rate", "50", "--speedup", "2", "--seed", "5")
-    facts = _replayed(trace, *options)
+    facts = replayed(trace, *options)
     assert (facts["finished"], facts["hit_tokens"], facts["generate"], facts["requests_per_s"]) == (500, 0, 500, 50)
     assert facts["makespan_s"] == pytest.approx(5, rel=0.2)
     assert 500 * 8 < int(str(facts["prompt_tokens"])) < 500 * 12
     times = {"seconds", "cpu_seconds", "sequence_steps_per_s", "sequence_steps_per_cpu_s"}
-    again = _replayed(trace, *options)
+    again = replayed(trace, *options)
     assert {key: again[key] for key in facts if key not in times} == {
         key: facts[key] for key in facts if key not in times
     }
@@ -99,7 +88,7 @@ def test_generated_traffic(trace: Path) -> None:
 def test_the_journal_of_a_clocked_replay_audits(trace: Path, tmp_path: Path) -> None:
     journal = tmp_path / "journal.jsonl"
     limits = ("--blocks", "8", "--max-tokens-per-step", "5", "--max-running", "2", "--samples", "2")
-    _replayed(trace, *CLOCKED, *limits, "--steps-ahead", "2", "--speedup", "100", "--journal", str(journal))
+    replayed(trace, *CLOCKED, *limits, "--steps-ahead", "2", "--speedup", "100", "--journal", str(journal))
     assert run(["compare", str(journal)]) == 0
 
 
@@ -115,7 +104,7 @@ def test_hits_of_a_real_trace_are_those_that_are_known(tmp_path: Path) -> None:
 def test_zero_lengths_are_refused_or_end_with_their_prompt(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("Timestamp,Request tokens,Response tokens\n5,0,0\n5,3,0\n4,0,7\n")
-    facts = _replayed(path, *CLOCKED)
+    facts = replayed(path, *CLOCKED)
     assert (facts["refused"], facts["finished"], facts["sequence_steps"]) == (2, 1, 1)
     assert facts["refused_requests"] == [{"request": 2, "reason": "Empty"}, {"request": 0, "reason": "Empty"}]
 
@@ -125,11 +114,11 @@ def test_a_calibration_is_printed_and_saved(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("pagedkv.bench.step_calibration.calibrate.__defaults__", (((1, 16),), 1, lambda _text: None))
-    facts = _replayed(trace, "--policy", "fcfs", "--step-time", "calibrate")
+    facts = replayed(trace, "--policy", "fcfs", "--step-time", "calibrate")
     saved = json.loads(Path("pagedkv-out/replay/step_time.json").read_text())
     assert facts["step_time"] == saved["step_time"]
     assert "saved in pagedkv-out/replay/step_time.json" in capsys.readouterr().out
-    again = _replayed(trace, "--policy", "fcfs", "--step-time", "pagedkv-out/replay/step_time.json")
+    again = replayed(trace, "--policy", "fcfs", "--step-time", "pagedkv-out/replay/step_time.json")
     assert again["ttft_ms"] == facts["ttft_ms"]
 
 

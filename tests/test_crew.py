@@ -131,12 +131,22 @@ def test_seeds_that_nobody_takes_are_lost() -> None:
 
 def test_with_a_time_it_ends_where_nobody_is_left() -> None:
     tally = fuzz(PLAN, seed=0, seconds=1000, crew=Hired(1, until=1))
-    assert (tally.runs, tally.lost) == (8, [])
+    assert (tally.runs, tally.lost) == (8, [(range(8, 16), "nobody was left to run them")])
+
+
+def test_a_number_of_operations_ends_a_shared_search() -> None:
+    crew = Hired(2)
+    tally = fuzz(PLAN, seed=0, operations=500, crew=crew)
+    before = fuzz(PLAN, seed=0, runs=8 * (crew.taken - 1))
+    assert before.operations < 500 <= tally.operations
+    assert tally.lost == []
+    assert crew.closed
 
 
 def test_time_ends_a_shared_search() -> None:
     tally = fuzz(PLAN, seed=0, seconds=0.05, crew=Hired(3))
     assert tally.runs >= 1
+    assert tally.lost == []
 
 
 def test_a_batch_ends_at_its_first_finding_or_when_time_is_up() -> None:

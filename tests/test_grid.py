@@ -40,6 +40,7 @@ Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 1,GPT-4,0,0,0,API log
 1,GPT-4,9,9,18,API log
 """
+ONE = ("--block-sizes", "4", "--blocks", "20")
 RESERVE = CellSettings(policy=PolicyName.RESERVE, replay=ReplaySettings(block_size=4, blocks=2))
 
 
@@ -160,9 +161,24 @@ def test_whatever_a_cell_raises_is_its_own(
     assert (outcome.traceback is not None) == is_ours
 
 
-# ---- earlier runs ---------------------------------------------------------------------------------------------------
+@pytest.mark.usefixtures("trace", "_in_this_process")
+def test_with_a_step_time_replays_are_clocked(capsys: Captured) -> None:
+    """A prompt of 4 tokens and 3 of output, alone, at 10 ms a step: the first after 10 ms, the last after 30."""
+    Path("one.jsonl").write_text('{"timestamp": 0, "input_length": 4, "output_length": 3}\n', encoding="utf-8")
+    clocked = ("--policies", "fcfs,priority", "--step-time", "base=10", *ONE)
+    cells = table(0, "one.jsonl", *clocked)
+    for cell in cells:
+        latencies = (cell["ttft_ms"]["p50"], cell["tpot_ms"]["p50"], cell["makespan_s"], cell["goodput_per_s"])
+        assert latencies == pytest.approx((10, 10, 0.03, 1 / 0.03), rel=0.02)
+        assert "timeline" not in cell
+    assert "TTFT" in capsys.readouterr().out
+    with Path("out/grid.csv").open(encoding="utf-8", newline="") as file:
+        assert [float(line["step_time_base_ms"]) for line in csv.DictReader(file)] == [10, 10]
+    assert [cell["earlier"] for cell in table(0, "one.jsonl", *clocked)] == [True, True]
+    assert [cell["earlier"] for cell in table(0, "one.jsonl", *clocked, "--speedup", "2")] == [False, False]
 
-ONE = ("--block-sizes", "4", "--blocks", "20")
+
+# ---- earlier runs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("_in_this_process")
@@ -254,6 +270,8 @@ def test_the_digest_sees_all_that_a_replay_looks_at(tmp_path: Path) -> None:
         (["trace.csv", "--policies", ""], "a word is missing"),
         (["trace.csv", "--policies", "fcfs,fcfs"], "fcfs stands twice"),
         (["trace.csv", "--samples", "2"], "--samples: the policy reserve schedules nothing"),
+        (["trace.csv", "--step-time", "base=5", "--policies", "fcfs,reserve"], "the policy reserve has no clock"),
+        (["trace.csv", "--speedup", "2", "--policies", "fcfs"], "--speedup: only a replay on simulated time has that"),
         (["trace.csv", "--dask", "tcp://127.0.0.1:1", "--workers", "3"], "--workers: has no meaning beside --dask"),
         (["trace.csv", "--workers", "0"], "--workers"),
         (["trace.csv", "--out", "trace.csv"], "--out trace.csv"),

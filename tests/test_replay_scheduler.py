@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pagedkv.bench import replay_scheduler
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import Refusal, ReplaySettings
@@ -257,10 +256,10 @@ class _Leaks(Scheduler):
 
 
 @pytest.mark.parametrize(("kind", "said"), [(_StopsEarly, "R-CAP-2"), (_StandsStill, "R-LIFE-4"), (_Leaks, "R-OWN-4")])
-def test_a_faulty_scheduler_is_found_out(monkeypatch: pytest.MonkeyPatch, kind: type[Scheduler], said: str) -> None:
-    monkeypatch.setattr(replay_scheduler, "Scheduler", kind)
+def test_a_faulty_scheduler_is_found_out(kind: type[Scheduler], said: str) -> None:
+    trace, settings = trace_of([(4, 2), (4, 2), (1, 1)]), ReplaySettings(block_size=4, blocks=6)
     with pytest.raises(Broken, match=said):
-        replayed(trace_of([(4, 2), (4, 2), (1, 1)]), blocks=6)
+        replay_scheduled(trace, settings, Limits(), PLAIN, make_scheduler=kind)
 
 
 def test_what_cannot_be_replayed_is_one_line() -> None:

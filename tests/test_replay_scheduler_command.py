@@ -1,10 +1,11 @@
 """`pagedkv replay --policy` as a user meets it: what it prints and writes, and options that say nothing together."""
 
-import json
 from pathlib import Path
 
 import pytest
 from pagedkv.bench.command_line import run
+
+from replayed_traces import replayed, written
 
 Captured = pytest.CaptureFixture[str]
 
@@ -12,23 +13,11 @@ Captured = pytest.CaptureFixture[str]
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
     """Three requests of 8, 12 and 9 prompt tokens: the first two begin with the same two blocks of 4."""
-    path = tmp_path / "trace.jsonl"
-    rows = [(0, 8, 2, [1, 2]), (0, 12, 2, [1, 2, 3]), (1000, 9, 1, [4, 5, 6])]
-    keys = "timestamp", "input_length", "output_length", "hash_ids"
-    lines = [json.dumps(dict(zip(keys, row, strict=True)) | {"block_size": 4}) for row in rows]
-    path.write_text("\n".join(lines), encoding="utf-8")
-    return path
-
-
-def _replayed(trace: Path, *options: str) -> dict[str, object]:
-    result = trace.parent / "replay.json"
-    assert run(["replay", str(trace), "--block-size", "4", *options, "--json", str(result)]) == 0
-    facts: dict[str, object] = json.loads(result.read_text(encoding="utf-8"))
-    return facts
+    return written(tmp_path / "trace.jsonl", [(0, 8, 2, [1, 2]), (0, 12, 2, [1, 2, 3]), (1000, 9, 1, [4, 5, 6])])
 
 
 def test_json_has_the_settings_and_the_figures(trace: Path) -> None:
-    facts = _replayed(trace, "--policy", "fcfs", "--max-running", "1", "--seed", "7")
+    facts = replayed(trace, "--policy", "fcfs", "--max-running", "1", "--seed", "7")
     settings = {
         "policy": "fcfs",
         "engine": "impl",
@@ -57,13 +46,13 @@ def test_every_option_arrives(trace: Path) -> None:
         "--cancel-rate": "1",
     }
     given = [word for option in options.items() for word in option]
-    facts = _replayed(trace, "--policy", "priority", *given, "--prefill-only", "--no-prefix-cache")
+    facts = replayed(trace, "--policy", "priority", *given, "--prefill-only", "--no-prefix-cache")
     assert [str(facts[option[2:].replace("-", "_")]) for option in options] == ["5", "3", "2", "2", "1.0"]
     assert (facts["prefill_only"], facts["prefix_cache"], facts["policy"]) == (True, False, "priority")
 
 
 def test_the_table_says_the_same(capsys: Captured, trace: Path) -> None:
-    facts = _replayed(trace, "--policy", "fcfs", "--max-running", "1")
+    facts = replayed(trace, "--policy", "fcfs", "--max-running", "1")
     output = capsys.readouterr().out
     assert "trace.jsonl: sharegpt trace, engine impl, policy fcfs" in output
     rows = {
@@ -76,7 +65,7 @@ def test_the_table_says_the_same(capsys: Captured, trace: Path) -> None:
 
 
 def test_the_policy_reserve_is_the_default_and_what_it_was(trace: Path) -> None:
-    facts = _replayed(trace)
+    facts = replayed(trace)
     assert (facts["policy"], facts["logical_tokens"], facts["tail_waste"]) == ("reserve", 9 + 13 + 9, 9)
 
 
@@ -94,7 +83,7 @@ def test_the_journal_of_a_scheduled_replay_audits(trace: Path, tmp_path: Path) -
         "--samples",
         "2",
     ]
-    facts = _replayed(trace, "--policy", "fcfs", *limits, "--journal", str(journal))
+    facts = replayed(trace, "--policy", "fcfs", *limits, "--journal", str(journal))
     assert facts["hit_tokens"]
     assert run(["compare", str(journal)]) == 0
 

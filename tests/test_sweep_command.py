@@ -85,6 +85,19 @@ def test_limits_that_nothing_meets_are_told_and_exit_1(tmp_path: Path, capsys: C
     assert output.err == ""
 
 
+def test_what_is_not_replayed_is_not_told(tmp_path: Path, capsys: Captured) -> None:
+    small = ["--sequences", "12", "--weights", "1,0,0,0", "--steps", "2", "--block-sizes", "4,8", "--memory", "1GiB"]
+    assert run(["sweep", *small, "--no-traffic", "--out", str(tmp_path)]) == 0
+    facts = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
+    assert facts["traffic"] is None
+    assert [row["traffic"] for row in facts["block_sizes"]] == [None, None]
+    assert [row["times"]["end_to_end"] for row in facts["block_sizes"]] == [None, None]
+    assert not (tmp_path / "goodput.png").exists()
+    told = capsys.readouterr().out
+    assert "replayed:" not in told
+    assert "clocked" not in told
+
+
 def test_a_declared_step_is_added(tmp_path: Path) -> None:
     facts = swept(tmp_path, "--model-step-ms", "1000", "--layout", "HND", "--kv-dtype", "fp8_e5m2")
     assert (facts["model_step_ms"], facts["layout"], facts["kv_dtype"]) == (1000, "HND", "float8_e5m2")
@@ -156,6 +169,8 @@ def test_a_trace(tmp_path: Path, capsys: Captured) -> None:
         (["--seconds", "inf"], "--seconds"),
         (["--sequences", "0"], "--sequences"),
         (["--prefix-trace", "missing.jsonl"], "cannot be read"),
+        (["--traffic-memory", ""], "no amount of memory"),
+        (["--weights", ""], "1 weights for 4 buckets"),
         (["--traffic-memory", "much"], "no amount of memory"),
         (["--ttft-ms", "nan"], "--ttft-ms"),
         (["--ttft-ms", "-1"], "--ttft-ms"),
@@ -163,6 +178,7 @@ def test_a_trace(tmp_path: Path, capsys: Captured) -> None:
         (["--speedup", "0"], "--speedup"),
         (["--requests", "5"], "--requests: no trace to apply it to with --lengths buckets"),
         (["--final-length", "prompt+output"], "--final-length: no trace to apply it to with --lengths buckets"),
+        (["--no-traffic"], "--traffic-memory: nothing is replayed with --no-traffic"),
         (["--lengths", "x.csv"], "--sequences: nothing is drawn beside --lengths x.csv"),
         (["--kernel-times", "missing.json"], "cannot be read"),
         (["--out", "file/below"], "is no folder"),
@@ -189,6 +205,8 @@ def test_bad_input_is_one_line(
         (["--lengths", "missing.csv", "--sequences", "2000"], "--sequences: nothing is drawn beside"),
         (["--lengths", "missing.csv", "--weights", "1,0,0,0"], "--weights: nothing is drawn beside"),
         (["--prefix-trace", "trace.csv"], "no request of this burstgpt trace has prefix ids"),
+        (["--prefix-trace", "trace.csv", "--no-traffic"], "--prefix-trace: nothing is replayed with --no-traffic"),
+        (["--speedup", "2", "--no-traffic"], "nothing is replayed with --no-traffic"),
         (["--prefix-trace", "trace.csv", "--final-length", "prompt+output"], "--final-length: no trace"),
     ],
 )
