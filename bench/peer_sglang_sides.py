@@ -19,7 +19,7 @@ from torch import Tensor, tensor
 class SglangSide:
     """`RadixCache`, `PagedTokenToKVPoolAllocator` and `ReqToTokenPool`, in the order of SGLang's scheduler."""
 
-    caches = (True, False)
+    caches: tuple[bool, ...] = (True, False)
     most_sequences = 1_000_000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
@@ -97,7 +97,7 @@ class SglangSide:
 class MiniSglangSide:
     """`CacheManager` and `TableManager`; prompts come in through the scheduler's `PrefillAdder`."""
 
-    caches = (True, False)
+    caches: tuple[bool, ...] = (True, False)
     most_sequences = 1_000_000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:

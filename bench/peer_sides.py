@@ -54,7 +54,7 @@ class Side(Protocol):
 class OwnSide:
     """`BlockCache`."""
 
-    caches = (True, False)
+    caches: tuple[bool, ...] = (True, False)
     most_sequences = 1_000_000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
@@ -108,7 +108,7 @@ class TorchSide:
     It has two tables of a column for each page of the pool, for every row.
     """
 
-    caches = (False,)
+    caches: tuple[bool, ...] = (False,)
     most_sequences = 2000  # 2.2 GB, and 54 GB with 10,000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:  # noqa: ARG002  (no cache)
@@ -155,7 +155,7 @@ class TorchSide:
 class TransformersSide:
     """transformers' `PagedAttentionCache`; rows as its fast path for decoding fills them."""
 
-    caches = (True, False)
+    caches: tuple[bool, ...] = (True, False)
     most_sequences = 1_000_000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:

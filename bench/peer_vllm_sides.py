@@ -20,7 +20,7 @@ SAMPLED = 7  # the token of every step: contents differ by their prompts
 class VllmSide:
     """`KVCacheManager`; rows in an int32 array, to which the ids of new blocks are appended, as its worker has them."""
 
-    caches = (True, False)
+    caches: tuple[bool, ...] = (True, False)
     most_sequences = 1_000_000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
@@ -95,7 +95,7 @@ class VllmSide:
 class NanoVllmSide:
     """`BlockManager`, asked as its scheduler does; rows made anew in each step, as its `prepare_block_tables` does."""
 
-    caches = (True,)
+    caches: tuple[bool, ...] = (True,)
     most_sequences = 1_000_000
 
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:  # noqa: ARG002  (always)

@@ -177,7 +177,7 @@ def test_the_command_names_who_is_missing(
     case = Case("prompt", ON, lambda each: Prompt(each.side, 3, caching=True), lambda _: "", 3)
     monkeypatch.setattr(peer_speeds, "CONTENDERS", (CONTENDERS[0], Contender("vllm", missing, None)))
     monkeypatch.setattr(peer_speeds, "cases", lambda: [case])
-    monkeypatch.setattr(peer_speeds.torch, "set_num_threads", lambda _: None)
+    monkeypatch.setattr("torch.set_num_threads", lambda _: None)
     files = [tmp_path / "speeds.json", tmp_path / "speeds.csv"]
     assert peer_speeds.main(["--peers", "vllm", "--json", str(files[0]), "--csv", str(files[1])]) == 0
     assert "vLLM: not installed: vllm: cannot be imported; get it" in capsys.readouterr().out
