@@ -1,4 +1,8 @@
-"""Who takes part in `peer_speeds`: each manager with its sides, whether it is here, and what its bookkeeping weighs."""
+"""Who takes part in `peer_speeds`: each manager with its sides, whether it is here, and what its bookkeeping weighs.
+
+To add one: a side, a line in `CONTENDERS`, and its line in `PEERS`, which has its title, version and how to get it. A
+manager is imported when it is asked whether it is here, and none before.
+"""
 
 import tracemalloc
 from typing import Any, NamedTuple

@@ -1,4 +1,9 @@
-"""What `peer_speeds` has measured, as rows, as a table, and against what is wanted."""
+"""What `peer_speeds` has measured, as rows, as a table, and against what is wanted.
+
+A row is a manager at a case, with its ratio to ours in the same run; who is not here has a row of its own. In the table
+a case is a line and a manager a column, and what is not offered is a number whose meaning stands below. What is wanted
+is a ratio; where nobody was there to be compared with, it is not measured, and no verdict.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
