@@ -2,8 +2,8 @@
 
 One table of each case and each manager that can be imported: the median microseconds, and how many times ours that is.
 The managers take turns (A B C A B C ...), since wall times on a shared machine vary two- or threefold. torch has one
-thread. What was made before the clock starts is left out of garbage collections, as engines do. What is timed of a case
-says its class in `peer_cases` and `peer_step_cases`; what each manager is asked, the `*_sides` modules.
+thread. No garbage is collected within a case, since one manager's turn would pay for what another has made. What is
+timed of a case says its class in `peer_cases` and `peer_step_cases`; what each manager is asked, the `*_sides` modules.
 
 Nothing is left out silently: who is not here has a row that says how to get it, and a cell says what is not offered.
 A slow manager takes fewer turns: each gets so many seconds a case, and five turns at least.
@@ -36,10 +36,10 @@ LEAST_TURNS = 5
 STEPS = {1: 200, 16: 200, 256: 100, 2000: 40, 10_000: 20}  # turns of a decode step by sequences
 TURNS = 200
 CACHED_PROMPTS = 400
-LEAVES = (5000, 100_000)
+LEAVES = (5000, 20_000)
 RUNNING = (256, 2000)
 SCHEDULED = 40  # steps
-SECONDS = 2.0
+SECONDS = 1.0
 
 
 class Contestant(Protocol):
@@ -114,6 +114,23 @@ def _evicts(contender: Contender) -> str:
 def measure(case: Case, contenders: Sequence[Contender], seconds: float) -> list[Cell]:
     """Let managers take turns at a case; return a cell for each, and what went wrong in its note."""
     notes = {each.name: case.refused(each) for each in contenders}
+    gc.collect()
+    gc.disable()
+    try:
+        seen = _take_turns(case, contenders, seconds, notes)
+    finally:
+        gc.enable()
+    medians = {name: statistics.median(times) * 1e6 for name, times in seen.items() if times and not notes[name]}
+    return [
+        Cell(case.name, case.caching, name, medians.get(name), "us", len(seen.get(name, ())), note)
+        for name, note in notes.items()
+    ]
+
+
+def _take_turns(
+    case: Case, contenders: Sequence[Contender], seconds: float, notes: dict[str, str]
+) -> dict[str, list[float]]:
+    """Return the seconds of each turn of each manager; note who fails."""
     contestants: dict[str, Contestant] = {}
     for contender in contenders:
         if not notes[contender.name]:
@@ -122,23 +139,14 @@ def measure(case: Case, contenders: Sequence[Contender], seconds: float) -> list
             except Exception as error:  # noqa: BLE001  (a stranger's manager may fail in any way, and that is its cell)
                 notes[contender.name] = f"failed: {one_line(said(error))}"
     seen: dict[str, list[float]] = {name: [] for name in contestants}
-    gc.collect()
-    gc.freeze()
-    try:
-        for turn in range(case.turns):
-            for name, contestant in contestants.items():
-                if not notes[name] and (turn < LEAST_TURNS or sum(seen[name]) < seconds):
-                    try:
-                        seen[name].append(contestant.turn())
-                    except Exception as error:  # noqa: BLE001  (the same)
-                        notes[name] = f"failed: {one_line(said(error))}"
-    finally:
-        gc.unfreeze()
-    medians = {name: statistics.median(times) * 1e6 for name, times in seen.items() if times and not notes[name]}
-    return [
-        Cell(case.name, case.caching, name, medians.get(name), "us", len(seen.get(name, ())), note)
-        for name, note in notes.items()
-    ]
+    for turn in range(case.turns):
+        for name, contestant in contestants.items():
+            if not notes[name] and (turn < LEAST_TURNS or sum(seen[name]) < seconds):
+                try:
+                    seen[name].append(contestant.turn())
+                except Exception as error:  # noqa: BLE001  (the same)
+                    notes[name] = f"failed: {one_line(said(error))}"
+    return seen
 
 
 def weigh(contenders: Sequence[Contender]) -> list[Cell]:
@@ -199,6 +207,8 @@ def main(arguments: list[str] | None = None) -> int:
     missing = {each.name: each.missing() for each in CONTENDERS if each.name in {OURS, *chosen}}
     there = [each for each in CONTENDERS if missing.get(each.name) == ""]
     versions = {each.name: each.version() for each in there}
+    gc.collect()
+    gc.freeze()  # what was imported: to look through it in each case would take longer than some cases
     rows = rows_of(run(there, options.seconds), missing, versions)
     wanted = verdicts(rows)
     print_tables(rows, missing, versions, wanted)
