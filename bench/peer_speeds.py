@@ -1,8 +1,8 @@
 """Our manager and other people's, side by side in one process: `python -m pagedkv.bench.peer_speeds [--json FILE]`.
 
 One table of each case and each manager that can be imported: the median microseconds, and how many times ours that is.
-The managers take turns (A B C A B C ...), since wall times on a shared machine vary two- or threefold. torch has one
-thread. No garbage is collected within a case, since one manager's turn would pay for what another has made. What is
+The managers take turns (A B C A B C ...), since wall times on a shared machine vary two- or threefold; each takes five
+in a row, so that the median is of one whose memory is not in the caches of the others. torch has one thread. No garbage is collected within a case, since one manager's turn would pay for what another has made. What is
 timed of a case says its class in `peer_cases` and `peer_step_cases`; what each manager is asked, the `*_sides` modules.
 
 Nothing is left out silently: who is not here has a row that says how to get it, and a cell says what is not offered.
@@ -32,7 +32,7 @@ from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.spec.calls import said
 
-LEAST_TURNS = 5
+BURST = 5  # turns in a row
 STEPS = {1: 200, 16: 200, 256: 100, 2000: 40, 10_000: 20}  # turns of a decode step by sequences
 TURNS = 200
 CACHED_PROMPTS = 400
@@ -139,11 +139,11 @@ def _take_turns(
             except Exception as error:  # noqa: BLE001  (a stranger's manager may fail in any way, and that is its cell)
                 notes[contender.name] = f"failed: {one_line(said(error))}"
     seen: dict[str, list[float]] = {name: [] for name in contestants}
-    for turn in range(case.turns):
+    for done in range(0, case.turns, BURST):
         for name, contestant in contestants.items():
-            if not notes[name] and (turn < LEAST_TURNS or sum(seen[name]) < seconds):
+            if not notes[name] and (not done or sum(seen[name]) < seconds):
                 try:
-                    seen[name].append(contestant.turn())
+                    seen[name] += [contestant.turn() for _ in range(min(BURST, case.turns - done))]
                 except Exception as error:  # noqa: BLE001  (the same)
                     notes[name] = f"failed: {one_line(said(error))}"
     return seen
@@ -209,7 +209,10 @@ def main(arguments: list[str] | None = None) -> int:
     versions = {each.name: each.version() for each in there}
     gc.collect()
     gc.freeze()  # what was imported: to look through it in each case would take longer than some cases
-    rows = rows_of(run(there, options.seconds), missing, versions)
+    try:
+        rows = rows_of(run(there, options.seconds), missing, versions)
+    finally:
+        gc.unfreeze()
     wanted = verdicts(rows)
     print_tables(rows, missing, versions, wanted)
     if json_file:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-WIDTH = 150  # of the table where there is no terminal
+WIDTH = 170  # of the table where there is no terminal
 ON, OFF, AS_IT_IS = "on", "off", "-"  # a prefix cache
 
 
@@ -105,6 +105,7 @@ def print_tables(
         *(f"{titles[name]}\n{versions[name]}".strip() for name in versions),
         title="times ours in brackets",
     )
+    table.columns[0].no_wrap = True
     notes: list[str] = []
     by_case: dict[tuple[str, Any], dict[str, Mapping[str, Any]]] = {}
     for row in rows:
