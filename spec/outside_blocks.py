@@ -42,8 +42,8 @@ def completions_are_taken(step: OutsideStep) -> Lines:
 def room_is_used(step: OutsideStep) -> Lines:
     """What fits is not refused for want of space: need is no more than the blocks that nobody holds.
 
-    Nobody: no sequence, no pin, no planned copy; under *fence* no launch in flight either, which keeps what leads to its
-    blocks in a prefix index as well, so then this is not judged. Every block that may have to be copied is needed.
+    Nobody: no sequence, no pin, no planned copy; under *fence* no launch in flight either. A prefix index keeps what
+    leads to such blocks, too, so with ids known and launches in flight this is not judged there.
     """
     refused = isinstance(step.answer, Refused) and step.answer.reason in (Reason.NO_SPACE, Reason.TOO_LONG)
     if not refused or Feature.EXACT_SPACE in step.claims.lacks or not all(step.old.pins.values()):
