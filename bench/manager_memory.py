@@ -9,6 +9,7 @@ Memory that is reserved and never touched counts in full, as it would once it is
 
 import gc
 import sys
+from collections.abc import Iterator
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 
 import numpy as np
@@ -19,17 +20,21 @@ _CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
 def state_bytes(root: object) -> int:
     """Return the bytes of all that `root` reaches, code left out; what is reached twice counts once."""
-    total, waiting, seen = 0, [root], set[int]()
+    return sum(sys.getsizeof(found) for found in reached(root))  # an array's own data included, a view's not
+
+
+def reached(root: object) -> Iterator[object]:
+    """Yield all that `root` reaches, itself included, code left out; each object once."""
+    waiting, seen = [root], set[int]()
     while waiting:
         found = waiting.pop()
         if id(found) in seen or isinstance(found, _CODE):
             continue
         seen.add(id(found))
-        total += sys.getsizeof(found)  # an array's own data included, a view's not
+        yield found
         waiting.extend(gc.get_referents(found))
         if isinstance(found, np.ndarray) and found.base is not None:
             waiting.append(found.base)
-    return total
 
 
 def bytes_a_block(block_size: int) -> int:

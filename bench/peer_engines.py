@@ -155,7 +155,13 @@ def make_vllm_scheduler(blocks: int, block_size: int, limits: Limits, **options:
     return kind(config, make_vllm_config(blocks, block_size), grammars, block_size)
 
 
-def make_sglang_manager(blocks: int, block_size: int, caching: bool = True, requests: int = 64) -> Any:  # noqa: FBT001, FBT002  (as vLLM's)
+def make_sglang_manager(
+    blocks: int,
+    block_size: int,
+    caching: bool = True,  # noqa: FBT001, FBT002  (as vLLM's)
+    requests: int = 64,
+    longest: int = 0,
+) -> Any:
     """Return a RadixCache over a PagedTokenToKVPoolAllocator, with rows for so many requests, all on the CPU.
 
     Pages of one token have an allocator of their own, TokenToKVPoolAllocator, as SGLang chooses.
@@ -166,7 +172,7 @@ def make_sglang_manager(blocks: int, block_size: int, caching: bool = True, requ
     else:
         paged = engine.allocators.PagedTokenToKVPoolAllocator
         pages = paged(slots, block_size, None, "cpu", None, need_sort=False)
-    rows = engine.pools.ReqToTokenPool(requests, slots + block_size, "cpu", enable_memory_saver=False)
+    rows = engine.pools.ReqToTokenPool(requests, longest or slots + block_size, "cpu", enable_memory_saver=False)
     return engine.radix.RadixCache(engine.parameters.CacheInitParams(not caching, rows, pages, block_size))
 
 

@@ -5,7 +5,7 @@ lost if it is not pinned then. And some of their host code is compiled from C++ 
 attributes of torch are replaced for as long as this lasts, so keep it short.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,5 +39,6 @@ _STAND_INS: Any = (_unpinned(torch.empty), _unpinned(torch.tensor), lambda tenso
 
 def common_length(first: torch.Tensor, second: torch.Tensor) -> int:
     """Return how many ids two lists of them have in common from the first on."""
-    pairs: Sequence[tuple[int, int]] = [*zip(first.tolist(), second.tolist(), strict=False)]
-    return next((at for at, (one, other) in enumerate(pairs) if one != other), len(pairs))
+    shorter = min(len(first), len(second))
+    differs = first.numpy()[:shorter] != second.numpy()[:shorter]
+    return int(differs.argmax()) if differs.any() else shorter

@@ -24,12 +24,12 @@ kernel.fast_compare_key = common_length  # its own is compiled from C++
 distributed.set_tp_info(0, 1)  # its log wants to know
 
 
-def make_mini_sglang_managers(blocks: int, block_size: int, requests: int, kind: str = "radix") -> tuple[Any, ...]:
+def make_mini_sglang_managers(blocks: int, size: int, requests: int, kind: str = "radix", longest: int = 0) -> Any:
     """Return mini-sglang's own managers of cache, tables, decoding and prefill; the kind may be "naive", too."""
-    core._GLOBAL_CTX = core.Context(block_size)  # noqa: SLF001  (where the radix tree finds the page size)
-    page_table = torch.zeros((requests, (blocks + 1) * block_size), dtype=torch.int32)
-    caches = schedulers.CacheManager(blocks, block_size, page_table, kind)
-    tables, decode = schedulers.TableManager(requests, page_table), schedulers.DecodeManager(block_size)
+    core._GLOBAL_CTX = core.Context(size)  # noqa: SLF001  (where the radix tree finds the page size)
+    page_table = torch.zeros((requests, longest or (blocks + 1) * size), dtype=torch.int32)
+    caches = schedulers.CacheManager(blocks, size, page_table, kind)
+    tables, decode = schedulers.TableManager(requests, page_table), schedulers.DecodeManager(size)
     return caches, tables, decode, prefill.PrefillManager(caches, tables, decode)
 
 

@@ -17,13 +17,13 @@ from pagedkv.spec.state import Tokens
 # ruff: noqa: D102, SLF001  (what each method is for is said by the protocol; the parts of its loop have private names)
 
 
-def make_mini_sglang_scheduler(config: Config, limits: Limits) -> Any:
+def make_mini_sglang_scheduler(config: Config, limits: Limits, longest: int = 0) -> Any:
     """Return mini-sglang's own `Scheduler`, made without its `__init__`, which wants a device and a model."""
     scheduler, kind = object.__new__(schedulers.Scheduler), "radix" if limits.prefix_cache else "naive"
-    managers = make_mini_sglang_managers(config.blocks, config.block_size, limits.max_running, kind)
+    managers = make_mini_sglang_managers(config.blocks, config.block_size, limits.max_running, kind, longest)
     scheduler.cache_manager, scheduler.table_manager, scheduler.decode_manager, scheduler.prefill_manager = managers
     scheduler.engine = SimpleNamespace(page_table=scheduler.table_manager.page_table, forward_batch=_computed)
-    scheduler.engine.max_seq_len, nothing = config.blocks * config.block_size, lambda _: None
+    scheduler.engine.max_seq_len, nothing = longest or config.blocks * config.block_size, lambda _: None
     scheduler.engine.graph_runner = SimpleNamespace(pad_batch=lambda batch: setattr(batch, "padded_reqs", batch.reqs))
     scheduler.engine.attn_backend = scheduler.engine.sampler = SimpleNamespace(
         prepare_metadata=nothing, prepare=nothing

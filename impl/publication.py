@@ -55,6 +55,9 @@ def publish(
     places = (reach > first).nonzero()[0]
     if not places.size:
         return NO_PUBLICATION
+    if places.size == 1:
+        place = places.item()
+        return _publish_row(tables, pool, sharing, batch, place, first.item(place), reach.item(place), retention)
     return RowsToPublish(tables, pool, sharing, batch, places, first[places], reach[places], retention).publish()
 
 
@@ -85,6 +88,21 @@ def _publish_one(
     first, reach = knowledge.published.item(row), min(end, done) // tables.paging.block_size
     if reach <= first:
         return NO_PUBLICATION
+    return _publish_row(tables, pool, sharing, batch, 0, first, reach, retention)
+
+
+def _publish_row(
+    tables: BlockTables,
+    pool: BlockPool,
+    sharing: Sharing,
+    batch: Batch,
+    place: int,
+    first: int,
+    reach: int,
+    retention: int,
+) -> Publication:
+    """Publish these blocks of one row of a batch; or merge them, where some have a key that is there."""
+    knowledge, index, row = sharing.knowledge, sharing.index, batch.rows.item(place)
     blocks = tables.table[row, first:reach].astype(np.intp)
     if not pool.copy_readers and not (pool.shared_edges and np.count_nonzero(pool.co_holders[blocks])):
         parent = tables.table.item(row, first - 1) if first else 0
@@ -96,7 +114,7 @@ def _publish_one(
             cover_chain(tables, pool, row, reach)
             knowledge.published[row] = reach
             return Publication(tables.table[row, first:reach].copy(), NO_MERGES, NO_EDITS, NO_BLOCKS)
-    whole = np.zeros(1, np.intp), np.array([first]), np.array([reach])
+    whole = np.array([place]), np.array([first]), np.array([reach])
     return RowsToPublish(tables, pool, sharing, batch, *whole, retention).publish()
 
 
