@@ -51,6 +51,14 @@ LOST_SHOWN_MAX = 5
 DEFAULTS = Config(blocks=4, block_size=4, streams=2, launches=4)  # of the sizes, where only some are given
 
 
+Runs = Annotated[int | None, typer.Option(min=1, help="So many seeds instead of a time: repeatable to the operation.")]
+Operations = Annotated[int | None, typer.Option(min=1, help="Whole runs up to so many operations instead of a time.")]
+Again = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Run a saved trace again and show it: on its own target, or on --target."),
+]
+
+
 class Search(NamedTuple):
     """How to look, and for how long."""
 
@@ -69,12 +77,8 @@ def fuzz_command(
     seconds: Annotated[float, typer.Option(min=0.1, max=1e7, help="How long to look.")] = 20.0,
     workers: Workers = 2,
     dask: Dask = None,
-    runs: Annotated[
-        int | None, typer.Option(min=1, help="So many seeds instead of a time: repeatable to the operation.")
-    ] = None,
-    operations: Annotated[
-        int | None, typer.Option(min=1, help="Whole runs up to so many operations instead of a time.")
-    ] = None,
+    runs: Runs = None,
+    operations: Operations = None,
     blocks: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST.blocks, help="Blocks. Where no size is given, each seed draws a small world."),
@@ -88,10 +92,7 @@ def fuzz_command(
     sharing: Annotated[bool, typer.Option(help="Let seeds share prefixes, where the target does.")] = True,
     scheduler: OfScheduler = False,
     hypothesis: Annotated[bool, typer.Option(help="Let Hypothesis look, too, for a quarter of the time.")] = True,
-    again: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Run a saved trace again and show it: on its own target, or on --target."),
-    ] = None,
+    again: Again = None,
     out: Out = OUT_DEFAULT,
     json_file: JsonFile = None,
     seed: Seed = 0,
@@ -114,15 +115,15 @@ def fuzz_command(
         only_beside(context)
     sizes = [blocks, block_size, streams, launches]
     config = Config(*(given or default for given, default in zip(sizes, DEFAULTS, strict=True))) if any(sizes) else None
-    chosen = hypothesis and runs is None and operations is None and dask is None
-    search = Search(seed, seconds, runs, operations, workers, chosen)
+    counted = runs is not None or operations is not None
+    search = Search(seed, seconds, runs, operations, workers, hypothesis and not counted and dask is None)
     with LateSpinner("fuzzing") as spinner, patience():
         plan: AnyPlan = (
             scheduler_plan(target, config and config._replace(streams=1), sharing=sharing)
             if scheduler
             else _plan(target, config, contents_only=contents_only, sharing=sharing)
         )
-        with crew_of(dask, target, seconds if runs is None else None) as crew:
+        with crew_of(dask, target, None if counted else seconds) as crew:
             tally, finding = _look(plan, search, spinner, crew)
     _print(tally, plan, target)
     results = _results(tally, finding, plan, target) | {"command": invoked_as(context)}

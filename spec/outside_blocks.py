@@ -42,16 +42,19 @@ def completions_are_taken(step: OutsideStep) -> Lines:
 def room_is_used(step: OutsideStep) -> Lines:
     """What fits is not refused for want of space: need is no more than the blocks that nobody holds.
 
-    Nobody: no sequence, no pin, no planned copy; under *fence* no launch in flight either. Every block that may have to
-    be copied counts as needed.
+    Nobody: no sequence, no pin, no planned copy; under *fence* no launch in flight either. A prefix index keeps what
+    leads to such blocks, too, so with ids known and launches in flight this is not judged there.
     """
     refused = isinstance(step.answer, Refused) and step.answer.reason in (Reason.NO_SPACE, Reason.TOO_LONG)
     if not refused or Feature.EXACT_SPACE in step.claims.lacks or not all(step.old.pins.values()):
         return
+    fenced = step.claims.discipline is Discipline.FENCE
+    if fenced and step.names and (step.old.launches or any(step.plans.values())):
+        return
     held: set[Block] = {block for row in step.before.tables.values() for block in row}
     held.update(block for blocks in step.old.pins.values() for block in blocks)
     held.update(block for copies in step.plans.values() for copy in copies for block in (copy.source, copy.target))
-    if step.claims.discipline is Discipline.FENCE:
+    if fenced:
         held |= step.in_flight
     room, need = len({*step.claims.usable} - held), _need(step)
     if need <= room:
