@@ -76,7 +76,7 @@ def bytes_a_block(contender: Contender, *, full: bool) -> int:
     Full of prompts of 1,024 tokens that have left and stay cached: all it needs to find them again counts, token ids
     and digests included. Measured is the difference between two pools, one twice as large as the other, each with rows
     for four sequences: what Python and numpy have allocated and not freed, and the storage of each tensor that the
-    manager reaches. K and V do not count: those that transformers makes with its cache are floating-point.
+    manager reaches. K and V do not count: what transformers makes for them has views that are floating-point.
     """
     few, many = (_bytes(contender.side, prompts, full=full) for prompts in (50, 100))
     return round((many - few) / (50 * PROMPT // BLOCK_SIZE))
@@ -93,9 +93,9 @@ def _bytes(make: Any, prompts: int, *, full: bool) -> int:
         after, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    storages = {
-        each.untyped_storage().data_ptr(): each.untyped_storage().nbytes()
-        for each in reached(side)
-        if isinstance(each, torch.Tensor) and not each.is_floating_point()
-    }
+    tensors = [each for each in reached(side) if isinstance(each, torch.Tensor)]
+    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in tensors}
+    for each in tensors:
+        if each.is_floating_point():
+            storages.pop(each.untyped_storage().data_ptr(), None)
     return after - before + sum(storages.values())

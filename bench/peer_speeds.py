@@ -2,7 +2,8 @@
 
 One table of each case and each manager that can be imported: the median microseconds, and how many times ours that is.
 The managers take turns (A B C A B C ...), since wall times on a shared machine vary two- or threefold; each takes five
-in a row, so that the median is of one whose memory is not in the caches of the others. torch has one thread. No garbage is collected within a case, since one manager's turn would pay for what another has made. What is
+in a row, so that the median is of one that finds its own memory in the caches, and not that of the others. torch has
+one thread. No garbage is collected within a case, since one manager's turn would pay for what another has made. What is
 timed of a case says its class in `peer_cases` and `peer_step_cases`; what each manager is asked, the `*_sides` modules.
 
 Nothing is left out silently: who is not here has a row that says how to get it, and a cell says what is not offered.
