@@ -43,9 +43,10 @@ def serve(side: Side, name: int, ids: Int32Array) -> float:
 
 
 class Decode:
-    """A step of sequences that all decode: a position for each, its block where one is full, its row; told its token.
+    """A step of sequences that all decode: a position for each, its block where one is full, its row; and its token.
 
-    Their prompts differ, and have been computed, so with a prefix cache each is in it. Timed: `decode`.
+    Their prompts differ, and have been computed, so with a prefix cache each is in it, and managers are told tokens.
+    Timed: `decode`.
     """
 
     def __init__(self, make: MakeSide, sequences: int, steps: int, *, caching: bool) -> None:

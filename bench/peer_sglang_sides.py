@@ -2,8 +2,8 @@
 
 Each does what its scheduler does with its manager, on CPU tensors; on a GPU some of it is the device's work. The row is
 their own: a slot for each token. What their attention makes of it in each step is not in it, since on a GPU a kernel
-does that. Nor are their lists of output tokens, which their caches do not look at before a request ends. Outside of
-what is timed: making the request's object, and copying token ids into it.
+does that. With a prefix cache each sampled token is appended to the ids that the cache is shown when the request ends,
+as their schedulers do in any case. Outside of what is timed: making the request's object, and copying ids into it.
 """
 
 from collections.abc import Sequence
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from pagedkv.bench.peer_host import host_only
 from pagedkv.bench.peer_sides import BLOCK_SIZE
+from pagedkv.bench.peer_vllm_sides import SAMPLED
 from pagedkv.impl.arrays import Int32Array
 from torch import Tensor, tensor
 
@@ -25,7 +26,7 @@ class SglangSide:
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
         from pagedkv.bench import peer_engines as engines  # noqa: PLC0415  (a peer)
 
-        self.make_request, engine = engines.make_sglang_request, engines.sglang()
+        self.make_request, engine, self.caching = engines.make_sglang_request, engines.sglang(), caching
         self.key, self.match, self.evict = engine.radix.RadixKey, engine.radix.MatchPrefixParams, engine.common
         self.tree = engines.make_sglang_manager(blocks, BLOCK_SIZE, caching, sequences + 1, longest)
         self.pages, self.pool = self.tree.token_to_kv_pool_allocator, self.tree.req_to_token_pool
@@ -67,7 +68,7 @@ class SglangSide:
         self.lengths = tensor([request.kv.kv_allocated_len for request in self.batch])
 
     def decode(self) -> None:
-        """Allocate a slot for each and write it into its row (`alloc_for_decode`)."""
+        """Allocate a slot for each and write it into its row (`alloc_for_decode`); append its output."""
         pool, lengths = self.pool, self.lengths
         last = pool.req_to_token[self.rows_of, lengths - 1].to(torch.int64)
         self.evict.evict_from_tree_cache(self.tree, len(lengths) * BLOCK_SIZE)
@@ -79,6 +80,8 @@ class SglangSide:
         for request in self.batch:
             request.kv.kv_allocated_len += 1
             request.kv.kv_committed_len += 1
+            if self.caching:
+                request.full_untruncated_fill_ids.append(SAMPLED)
         self.lengths = after
 
     def leave(self, name: int) -> None:
@@ -103,7 +106,7 @@ class MiniSglangSide:
     def __init__(self, blocks: int, sequences: int, longest: int, *, caching: bool) -> None:
         from pagedkv.bench import peer_mini_sglang as peer  # noqa: PLC0415  (a peer)
 
-        self.peer = peer
+        self.peer, self.caching, self.sampled = peer, caching, tensor([SAMPLED], dtype=torch.int32)
         kind = "radix" if caching else "naive"
         self.cache, self.tables, *_ = peer.make_mini_sglang_managers(blocks, BLOCK_SIZE, sequences, kind, longest)
         self.params = peer.core.SamplingParams(max_tokens=0)
@@ -136,11 +139,13 @@ class MiniSglangSide:
         self.batch = [self.requests[name] for name in names]
 
     def decode(self) -> None:
-        """Allocate pages where one is needed, and count the step as computed."""
+        """Allocate pages where one is needed, count the step as computed, append its output."""
         with host_only():
             self.cache.allocate_paged(self.batch)
         for request in self.batch:
             request.complete_one()
+            if self.caching:
+                request.append_host(self.sampled)
 
     def leave(self, name: int) -> None:
         """Insert what was computed, and free the rest with the row."""

@@ -133,15 +133,19 @@ def _cell(row: Mapping[str, Any], notes: list[str]) -> Text:
             notes.append(row["note"])
         return Text(f"[{notes.index(row['note']) + 1}]", "dim")
     digits = 1 if row["value"] < 1000 else 0
-    times = "" if row["manager"] == OURS or row["times_ours"] is None else f" ({row['times_ours']:.3g}x)"
+    times = "" if row["manager"] == OURS or row["times_ours"] is None else f" ({_times(row['times_ours'])}x)"
     return Text(f"{row['value']:,.{digits}f}{times}", "red" if (row["times_ours"] or 1) < 1 else "")
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
 def _print_wanted(wanted: Sequence[Mapping[str, Any]], titles: Mapping[str, str], console: Console) -> None:
     table = Table("wanted of", "cache", "beside", "times ours", "seen", "", title="what is wanted")
     for each in wanted:
         beside = titles.get(each["manager"], each["manager"]) or "all"
-        seen = "" if each["nearest_times"] is None else f"{each['nearest_times']:.3g} ({titles[each['nearest']]})"
+        seen = "" if each["nearest_times"] is None else f"{_times(each['nearest_times'])} ({titles[each['nearest']]})"
         verdict = {True: "holds", False: "[red]missed", None: "not measured"}[each["holds"]]
         table.add_row(each["case"], each["caching"], beside, f">= {each['times']:g}", seen, verdict)
     console.print(table)
