@@ -16,6 +16,7 @@ from pagedkv.impl.arrays import Int32Array
 from pagedkv.spec.arithmetic import blocks_needed
 
 CONTEXT = 512  # tokens of a prompt that decodes, and 0 to B - 1 more: each step one sequence in B takes a block
+SPARE = 2  # blocks of the pool for each sequence: SGLang looks for what it may evict where it has less than one
 PROMPT = 1024
 HIT = 2048
 VOCABULARY = 2**17
@@ -51,7 +52,7 @@ class Decode:
 
     def __init__(self, make: MakeSide, sequences: int, steps: int, *, caching: bool) -> None:
         each = blocks_needed(CONTEXT + BLOCK_SIZE + steps + 1, BLOCK_SIZE)
-        self.side = make(sequences * each, sequences, each * BLOCK_SIZE, caching=caching)
+        self.side = make(sequences * (each + SPARE), sequences, each * BLOCK_SIZE, caching=caching)
         self.names = list(range(sequences))
         for name, ids in zip(self.names, prompts(CONTEXT + BLOCK_SIZE), strict=False):
             self.side.prepare(name, ids[: CONTEXT + name % BLOCK_SIZE].copy())
