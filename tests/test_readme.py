@@ -32,7 +32,7 @@ from test_planted_sharing_faults import LOCK_STEP as SHARED
 from test_scheduler_lock_step import FAULTS
 
 SPEC = "spec/README.md"
-PAGES = ("README.md", "spec/README.md", "kernels/README.md", "tests/README.md")
+PAGES = ("README.md", "spec/README.md", "kernels/README.md", "bench/README.md", "tests/README.md")
 
 
 def words_in_code(cell: str) -> list[str]:
@@ -181,6 +181,16 @@ def test_the_reading_order_names_every_module_once() -> None:
     tables = [table(SPEC, f"module of the {part}") for part in ("cache", "scheduler", "drivers")]
     named = [name for rows in tables for first, _ in rows for name in words_in_code(first)]
     assert sorted(named) == [module.stem for module in modules("spec") if module.stem != "__init__"]
+
+
+def test_every_module_of_the_workbench_stands_in_one_row() -> None:
+    rows = [words_in_code(first) for first, _ in table("bench/README.md", "modules")]
+    for module in modules("bench"):
+        if module.stem != "__init__":
+            places = [row for row in rows if any(Path(module.stem).match(pattern) for pattern in row)]
+            assert len(places) == 1, f"{module.stem} stands in {len(places)} rows"
+    patterns = [pattern for row in rows for pattern in row]
+    assert [each for each in patterns if not any(Path(module.stem).match(each) for module in modules("bench"))] == []
 
 
 # ---- tests/README.md, and all pages ---------------------------------------------------------------------------------
