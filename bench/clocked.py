@@ -147,6 +147,15 @@ class _ClockedLoop(ReplayLoop):
         elif plan.launch is None and not plan.failed:
             self._pass_over()
 
+    def pull(self, now: float) -> bool:
+        """Let the next request arrive, if it is there by now, and tell the meters since when it has been there."""
+        arrival = self.next
+        if arrival is None or not super().pull(now):
+            return False
+        for meter in self.meters:
+            meter.arrived(arrival.at, now)
+        return True
+
     def grow(self, slots: int) -> None:
         """Make room in the books."""
         super().grow(slots)

@@ -124,6 +124,24 @@ def test_who_waits_is_queueing_and_ties_keep_their_order() -> None:
     assert measured.latency.queueing.most == 39
 
 
+def test_who_arrives_while_a_step_runs_waits_for_its_end() -> None:
+    """Little's law: steps of 100 ms up to 2,100; request 0 runs in all, and nine come at 30, 230, ... for one step.
+
+    Each of the nine is seen 70 ms after its arrival, and admitted at once: 9 * 70 ms in 2,100 ms.
+    """
+    arrivals = [Arrival(0, 0.0, 4, 21), *(Arrival(1 + each, 30.0 + 200 * each, 4, 1) for each in range(9))]
+    measured = Measured(arrivals, step_time=StepTime(base_ms=100))
+    whole_ms, requests = 2100, 10
+    assert measured.steps.stretches[-1].end_ms == whole_ms
+    assert [stretch.waiting for stretch in measured.steps.stretches] == [0] * 21
+    assert measured.latency.queueing.total == 9 * 70
+    waiting = measured.timeline.averages()["waiting"]
+    assert waiting == pytest.approx(9 * 70 / whole_ms)
+    assert waiting == pytest.approx(requests / whole_ms * measured.latency.queueing.mean), "lambda times W is L"
+    assert measured.timeline.points()["waiting"].tolist()[:4] == pytest.approx([0.7, 0, 0.7, 0])
+    assert measured.timeline.peak_waiting == 0
+
+
 def test_priorities_go_before_the_order_of_arrival() -> None:
     arrivals = [Arrival(0, 0.0, 1, 2), Arrival(1, 1.0, 1, 1, priority=9), Arrival(2, 2.0, 1, 1, priority=1)]
     measured = Measured(arrivals, limits=Limits(max_running=1, policy="priority"))
@@ -265,11 +283,12 @@ def test_whatever_comes_time_is_whole_and_latencies_add_up(
         max_tokens_per_step=tokens, steps_ahead=steps_ahead, policy="fcfs" if policy == "fcfs" else "priority"
     )
     records, steps, latency, tails = RecordMeter(), StretchMeter(), LatencyMeter(), _TailMeter()
+    timeline = TimelineMeter(blocks, 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clocked, "Scheduler", _Watched)
         settings = CacheSettings(blocks=blocks, block_size=4)
         outcome = clocked_replay(
-            iter(arrivals), settings, limits, TEN_MS, [records, steps, latency, tails], samples=samples
+            iter(arrivals), settings, limits, TEN_MS, [records, steps, latency, tails, timeline], samples=samples
         )
     counts = outcome.scheduled.counts
     assert counts.finished + counts.cancelled + outcome.scheduled.refused == len(requests)
@@ -285,6 +304,10 @@ def test_whatever_comes_time_is_whole_and_latencies_add_up(
     if samples == 1 and not counts.cancelled:
         spans = sum(record.last_token_ms - record.first_token_ms for record in records.records)
         assert latency.itl.total == pytest.approx(spans)
+    if steps_ahead == 1 and len(records.records) == len(requests) and not counts.preemptions:
+        whole_ms = steps.stretches[-1].end_ms - steps.stretches[0].begin_ms
+        waited_ms = sum(record.queueing_ms for record in records.records)
+        assert timeline.averages()["waiting"] * whole_ms == pytest.approx(waited_ms), "Little's law"
 
 
 class _StopsForGood(Scheduler):
