@@ -64,7 +64,7 @@ def calibrate(
     for sequences, prompt_tokens in batches:
         on_batch(f"{sequences} x {prompt_tokens} tokens")
         runs = [_run(model, device, sequences, prompt_tokens) for _ in range(repeats)]
-        steps += (same[0]._replace(ms=float(np.median([step.ms for step in same]))) for same in zip(*runs, strict=True))
+        steps += (same[0]._replace(ms=min(step.ms for step in same)) for same in zip(*runs, strict=True))
     step_time = fit(steps)
     errors = [abs(step_time.step_ms(*step[:3]) - step.ms) / step.ms for step in steps]
     return Calibration(
