@@ -213,6 +213,19 @@ def test_refused_and_cancelled_requests_have_no_latency() -> None:
     assert measured.latency.itl.count == 1 + 2, "the token that request 3 had before it was cancelled counts"
 
 
+def test_makespan_is_from_the_first_arrival_to_the_last_token_of_whoever_it_is() -> None:
+    """Request 0 is refused at 0; 1 runs from 5 to 25; 2 has tokens at 35 and 45, and is cancelled as a third runs."""
+    arrivals = [
+        Arrival(0, 0.0, 0, 3),
+        Arrival(1, 5.0, 4, 2),
+        Arrival(2, 6.0, 4, 9, cancelled_after=2),
+    ]
+    latency = Measured(arrivals, limits=ONE_AT_A_TIME).latency
+    assert (latency.finished_requests, latency.itl.count) == (1, 2), "of each of the two a second token"
+    assert latency.makespan_s == pytest.approx(0.045)
+    assert latency.goodput_per_s == pytest.approx(1 / 0.045)
+
+
 def test_limits_that_nothing_meets_give_no_goodput() -> None:
     measured = Measured([Arrival(0, 0.0, 4, 3)], latency_limits=LatencyLimits(ttft_ms=9.9))
     assert (measured.latency.goodput_per_s, measured.latency.finished_requests) == (0.0, 1)
