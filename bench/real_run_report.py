@@ -3,7 +3,8 @@
 `compare` takes both runs and gives a `Comparison`. Its figures are those that an engine's user looks at: TTFT and TPOT
 quantiles of either half of the requests, makespan, and what ran, waited and was held, at the same ticks on both sides.
 The first half is what the step-time model was fitted on, the second is what it is judged by; makespan and ticks are of
-the whole run.
+the whole run. Quantiles have the rank that those of a clocked replay have (`quantiles`): each is the least time that
+at least that share of all are not above.
 
 Three differences have a limit that this project set itself. The report says whether each holds, and where one does not,
 by how much it is missed and what the data shows of the reason: whether the fitted half is off already (then it is the
@@ -166,17 +167,20 @@ def _latencies(key: str, part: str, run: RealRun, replayed: ReplayedRun, request
     figures = []
     several = requests[run.output_tokens[requests] >= 2]
     if several.size:
-        measured, ours = (np.percentile(tpot_ms(each, run, several), SHARES).tolist() for each in (run, replayed))
+        measured, ours = (quantiles_of(tpot_ms(each, run, several)) for each in (run, replayed))
         for share, a, b in zip(SHARES, measured, ours, strict=True):
             figures.append(Figure(f"{key}_tpot_p{share}_ms", part, f"TPOT p{share}, ms", a, b))
     for name, words, column in (("ttft", "TTFT", "first_token_s"), ("queueing", "queueing", "admitted_s")):
-        measured, ours = (
-            np.percentile((getattr(each, column) - each.arrival_s)[requests], SHARES).tolist()
-            for each in (run, replayed)
-        )
+        measured, ours = (quantiles_of((getattr(each, column) - each.arrival_s)[requests]) for each in (run, replayed))
         for share, a, b in zip(SHARES, measured, ours, strict=True):
             figures.append(Figure(f"{key}_{name}_p{share}_s", part, f"{words} p{share}, s", a, b))
     return figures
+
+
+def quantiles_of(times: Float64Array) -> list[float]:
+    """Give p50, p90 and p99 of some times (one at least), each a time that there is."""
+    found: list[float] = np.percentile(times, SHARES, method="inverted_cdf").tolist()
+    return found
 
 
 def tpot_ms(times: RealRun | ReplayedRun, run: RealRun, requests: Int64Array) -> Float64Array:
