@@ -7,9 +7,12 @@ by memory):
     step_ms = base + token * (prompt tokens + decoding rows) + row * decoding rows + context * positions read / 1,000
 
 Positions read are those of all rows of the launch up to the end of it, each row once: a prompt that comes in chunks is
-read again with every chunk. What attention costs within a long prompt grows with its square; that is not in the model,
-as chunks bound it. The linear form is that of Vidur's and LLMServingSim's simplest predictors; its coefficients are
-given, read from a file that a fit wrote, or measured on this machine (`step_calibration`). Cost: a few multiplications.
+read again with every chunk. A chunk's attention costs chunk times context in compute. The model counts the context
+once, so it is too low for long prompts in large chunks. One line for a whole step is the coarsest of such models; Vidur
+(MLSys '24) predicts each operator from profiles.
+
+The coefficients are given, read from a file that a fit wrote, or measured on this machine (`step_calibration`). Cost: a
+few multiplications.
 """
 
 import json
