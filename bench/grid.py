@@ -1,8 +1,8 @@
 """A grid of replays: every trace with every block size, policy and pool, each a cell that knows nothing of the others.
 
-What a cell comes to follows from its settings, its requests and the code alone. So these three make its key: a cell
-that was finished once is taken as it was, in a later run, on another machine, from a copy of the trace under another
-name; and it is run again when a request, an option or a module has changed.
+All but how long the replay itself took follows from a cell's settings, its requests and the code alone. So these three
+make its key: a cell that was finished once is taken as it was, in a later run, on another machine, from a copy of the
+trace under another name; and it is run again when a request, an option or a module has changed.
 
 A cell ends in figures or in a failure that says why: a pool beyond reason, a pool that holds no request, a broken rule,
 no memory. A failure is a row of the table like any other. Figures are those of `pagedkv replay`, under its names; with

@@ -1,7 +1,8 @@
 """What a grid found, in one table: for people a table a trace, CSV and JSON with every figure for programs.
 
 The figures have the names that `pagedkv replay --json` gives them. Those that a policy does not have are left empty:
-under `reserve` nothing is preempted, and a scheduler's report has no tail waste.
+under `reserve` nothing is preempted, and a scheduler's report has no tail waste. How long a replay took is a matter of
+the machine and the hour, so the tables have it of cells of this run alone; the files have what was kept.
 """
 
 import csv
@@ -82,7 +83,7 @@ def print_tables(console: Console, rows: Sequence[GridRow]) -> None:
 
 
 def _print_table(console: Console, trace: str, rows: Sequence[GridRow]) -> None:
-    figures = [{} if isinstance(row.outcome, Failed) else flat_of(row.outcome) for row in rows]
+    figures = [_figures_of(row) for row in rows]
     shown = [column for column in _COLUMNS if column[0] in _ALWAYS or any(each.get(column[0]) for each in figures)]
     table = Table(title=Text(one_line(trace)), title_justify="left", padding=(0, 0))
     table.add_column("policy")
@@ -97,6 +98,12 @@ def _print_table(console: Console, trace: str, rows: Sequence[GridRow]) -> None:
             cells = ("-" if found.get(key) is None else form.format(found[key]) for key, _, form in shown)
             table.add_row(*place, *cells)
     console.print(table)
+
+
+def _figures_of(row: GridRow) -> dict[str, Any]:
+    """Give the figures of a row of the table, without how long the replay took where that was in an earlier run."""
+    figures = {} if isinstance(row.outcome, Failed) else flat_of(row.outcome)
+    return {key: value for key, value in figures.items() if not (row.earlier and key == "seconds")}
 
 
 def in_words(settings: CellSettings) -> str:

@@ -6,8 +6,10 @@ trace of four requests. Most tests run cells in this process; those on processes
 
 import csv
 import gzip
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +23,7 @@ from pagedkv.bench import grid, grid_command
 from pagedkv.bench.command_line import run
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.grid import Cell, CellJob, CellSettings, Failed, cells_of, requests_digest, run_cell
+from pagedkv.bench.grid_report import GridRow, print_tables
 from pagedkv.bench.grid_workers import Outcome, run_by, run_here
 from pagedkv.bench.lists import numbers_of, words_of
 from pagedkv.bench.replay_queue import ReplaySettings
@@ -28,6 +31,7 @@ from pagedkv.bench.scheduler_options import PolicyName
 from pagedkv.bench.traces import Trace, read_trace
 from pagedkv.spec.crew import Job, Lost
 from pagedkv.spec.refusals import Broken
+from rich.console import Console
 
 from grid_jobs import EndsItsProcess
 
@@ -188,6 +192,22 @@ def test_a_larger_grid_runs_only_what_is_new(trace: Path) -> None:
     assert [place for place in places(cells) if place[3]] == [("reserve", 4, 30, True)]
     again = table(0, trace, "--block-sizes", "4,8", "--policies", "fcfs,reserve", "--blocks", "30,40")
     assert again == [cell | {"earlier": True} for cell in cells], "figures are those of the run that made them"
+
+
+@pytest.mark.parametrize(
+    ("earlier", "shown"),
+    [((False, False), ["s", "3.2", "7.5"]), ((True, False), ["s", "-", "7.5"]), ((True, True), ["steps", "6", "6"])],
+)
+def test_how_long_a_replay_took_is_shown_of_this_run_alone(earlier: tuple[bool, bool], shown: list[str]) -> None:
+    """It is the last column of the table, behind the steps, and left out where no cell has it."""
+    outcomes = [{"finished": 1, "steps": 6, "seconds": seconds} for seconds in (3.21, 7.54)]
+    rows = [GridRow("trace.csv", "", RESERVE, *each) for each in zip(outcomes, earlier, strict=True)]
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as capture:
+        print_tables(console, rows)
+    lines = [re.split("[│┃]", line) for line in capture.get().splitlines()]
+    assert [cells[-2].strip() for cells in lines if len(cells) > 1] == shown
+    assert [row.as_json()["seconds"] for row in rows] == [3.21, 7.54]
 
 
 @pytest.mark.usefixtures("_in_this_process")
