@@ -15,6 +15,7 @@ from pagedkv.bench.command_line import run
 from pagedkv.bench.quantiles import Quantiles
 from pagedkv.bench.real_run import EngineSettings, RealRun, Ticks, read_real_run
 from pagedkv.bench.real_run_command import run_settings
+from pagedkv.bench.real_run_findings import findings
 from pagedkv.bench.real_run_plot import MEASURED, OURS, draw_comparison
 from pagedkv.bench.real_run_replay import ReplayedRun, RunSettings
 from pagedkv.bench.real_run_report import (
@@ -23,7 +24,6 @@ from pagedkv.bench.real_run_report import (
     SECOND_TPOT,
     Comparison,
     compare,
-    findings,
     quantiles_of,
 )
 from pagedkv.bench.scheduler_report import SchedulerCounts
@@ -201,6 +201,8 @@ def test_a_run_is_fitted_compared_and_written(miniature: MiniatureRun, capsys: C
     assert facts["ticks"]["running"] == facts["ticks"]["running_measured"]
     assert "Assumed, as tiny.meta.json does not say it: --steps-ahead 2." in said
     assert "Fitted on the decode times of 32 requests, which the replay meets to 0.0 %" in said
+    assert len(facts["what_the_data_says"]) == 3, "of the fit, of no fit, of the parts: no limit is missed"
+    assert all(line in said for line in facts["what_the_data_says"])
     plain = facts["fit"]["rounds"][0]
     tpot_ms = float(np.median(_tpot_ms(miniature)[:32]))
     assert plain["step_time"] == {"base_ms": pytest.approx(tpot_ms), "token_ms": 0, "row_ms": 0, "context_ms": 0}
