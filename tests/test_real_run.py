@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.least_squares import non_negative_least_squares
 from pagedkv.bench.real_run import EngineSettings, check_same_requests, read_real_run
 from pagedkv.bench.real_run_command import fit_and_compare, run_settings
 from pagedkv.bench.real_run_replay import ReplayedRun, RunSettings, replay_run
 from pagedkv.bench.real_run_report import LIMITS_PERCENT, MAKESPAN, PEAK_RUNNING, SECOND_TPOT, halves
 from pagedkv.bench.scheduler_report import SchedulerCounts
 from pagedkv.bench.step_time import StepTime
-from pagedkv.bench.step_time_fit import StepTimeFit, fit_step_time, lived_through, non_negative_least_squares
+from pagedkv.bench.step_time_fit import StepTimeFit, fit_step_time, lived_through
 from pagedkv.bench.traces import Trace, read_trace
 from pagedkv.impl.requests import Limits
 
