@@ -1,9 +1,9 @@
 """What ran, what waited and what the cache held, over simulated time: averages, and a curve of bounded length.
 
 Averages are weighted by time: a step that lasts twice as long counts twice. The curve has at most 1,024 points however
-long a replay is. A point begins as one step; when there are too many, neighbours merge in pairs and from then on a
-point lasts twice as long, so all points always cover about the same time, and none is lost. A point keeps
-the mean of each quantity and the greatest `running`, which a mean would hide.
+long a replay is. A point begins as one step; when there are too many, neighbours merge in pairs, and from then on a
+point lasts twice as long; so a point covers that time, or one step that is longer, and none is lost. A point keeps the
+mean of each quantity and the greatest `running`, which a mean would hide.
 
 *Waiting* counts a request from its arrival on, also where a step runs then and it is seen only at its end; so its mean
 is that of Little's law, rate of arrival times mean time of waiting. `peak_waiting` is that of the beginnings of steps.
