@@ -15,20 +15,25 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pagedkv.bench import grid, grid_command
+from pagedkv.bench.clocked_trace import ClockSettings
 from pagedkv.bench.command_line import run
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.grid import Cell, CellJob, CellSettings, Failed, cells_of, requests_digest, run_cell
 from pagedkv.bench.grid_report import GridRow, print_tables
-from pagedkv.bench.grid_workers import Outcome, run_by, run_here
+from pagedkv.bench.grid_workers import CellOutcome, run_by, run_here
 from pagedkv.bench.lists import numbers_of, words_of
+from pagedkv.bench.replay_arrivals import TrafficSettings
 from pagedkv.bench.replay_queue import ReplaySettings
 from pagedkv.bench.scheduler_options import PolicyName
+from pagedkv.bench.step_time import StepTime
 from pagedkv.bench.traces import Trace, read_trace
+from pagedkv.impl.requests import Limits
 from pagedkv.spec.crew import Job, Lost
 from pagedkv.spec.refusals import Broken
 from rich.console import Console
@@ -61,7 +66,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cells where they can be patched, one after the other."""
 
-    def run_cells(jobs: Sequence[CellJob], _workers: int) -> Iterator[tuple[Cell, Outcome]]:
+    def run_cells(jobs: Sequence[CellJob], _workers: int) -> Iterator[tuple[Cell, CellOutcome]]:
         yield from ((job.cell, job()) for job in jobs)
 
     monkeypatch.setattr(grid_command, "run_here", run_cells)
@@ -245,6 +250,18 @@ def test_what_is_not_the_same_is_run_again(monkeypatch: pytest.MonkeyPatch, trac
     assert table(0, trace, *ONE, *more)[0]["earlier"] is True
 
 
+def test_every_setting_has_a_name_of_its_own_in_the_key() -> None:
+    """Those of replay, scheduler (the policy is its), traffic and clock: two of one name would be one in the key."""
+    parts = (ReplaySettings(), Limits(), TrafficSettings(), ClockSettings(step_time=StepTime(base_ms=1)))
+    replay_settings, limits, traffic, clock = parts
+    policy = PolicyName.FCFS
+    settings = CellSettings(policy=policy, replay=replay_settings, limits=limits, traffic=traffic, clock=clock)
+    named = settings.as_json()
+    assert sorted(named) == sorted(field.name for part in parts for field in fields(part))
+    assert named["policy"] == "fcfs"
+    assert RESERVE.as_json()["policy"] == "reserve", "it has no scheduler"
+
+
 @pytest.mark.usefixtures("_in_this_process")
 def test_the_name_of_a_trace_does_not_count(trace: Path) -> None:
     table(0, trace, *ONE)
@@ -331,7 +348,7 @@ def jobs_on(trace: Trace, pools: Sequence[int]) -> list[CellJob]:
     return [CellJob(cell, trace) for cell in cells_of(1, settings)]
 
 
-def told(outcomes: Iterator[tuple[Cell, Outcome]]) -> dict[int, Any]:
+def told(outcomes: Iterator[tuple[Cell, CellOutcome]]) -> dict[int, Any]:
     """Return why a cell failed, or how many of its requests finished."""
     return {
         cell.number: outcome.why if isinstance(outcome, Failed) else outcome["finished"] for cell, outcome in outcomes
