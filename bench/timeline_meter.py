@@ -7,7 +7,7 @@ mean of each quantity and the greatest `running`, which a mean would hide.
 
 *Waiting* counts a request from its arrival on, also where a step runs then and it is seen only at its end; so its mean
 is that of Little's law, rate of arrival times mean time of waiting. `peak_waiting` is that of the beginnings of steps.
-With two steps ahead a stretch has what its plan saw, up to a step before it began, so the mean is near that and not it.
+With two steps ahead a stretch has what its plan saw, up to a step before it began, so the mean is near that.
 
 *Cache usage* is the share of blocks that are not available to whoever comes: held and quarantined, not those that are
 only cached. *Tail waste over time* is the mean of empty slots in last blocks, and its share of the slots that are held.
@@ -40,7 +40,7 @@ class TimelineMeter(Meter):
         self._end_ms = 0.0
 
     def arrived(self, arrival_ms: float, seen_ms: float) -> None:
-        """Take down how long a request has waited until it was seen: in the newest stretch, which it did not find."""
+        """Take down how long a request had waited when it was seen, in the newest stretch, which began without it."""
         if seen_ms > arrival_ms:
             self._sums[-1][WAITING] += seen_ms - arrival_ms
 
