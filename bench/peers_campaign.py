@@ -135,18 +135,23 @@ class Server:
         """Run one seed, each operation written to a file before it is taken."""
         plan = self.plan(aside)
         with file.open("wb", buffering=0) as out:
-            pickle.dump(plan.draw_case(Random(seed)), out)
             fuzz.run(_WrittenDown(plan, out), seed)
 
 
 class _WrittenDown:
-    """A plan whose operations are told before they are taken."""
+    """A plan whose case and operations are written down before they are taken."""
 
     def __init__(self, plan: Any, out: IO[bytes]) -> None:
         self._plan, self._out = plan, out
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plan, name)
+
+    def draw_case(self, random: Random) -> Any:
+        """Draw the plan's case."""
+        case = self._plan.draw_case(random)
+        pickle.dump(case, self._out)
+        return case
 
     def draw(self, here: Any, random: Random) -> Iterator[Any]:
         """Yield the plan's operations."""

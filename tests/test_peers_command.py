@@ -11,8 +11,9 @@ import pytest
 from pagedkv.bench import peers_campaign
 from pagedkv.bench.command_line import run
 from pagedkv.bench.peers import PEERS, peer_of
-from pagedkv.bench.peers_campaign import LONG, Server, run_campaign
+from pagedkv.bench.peers_campaign import LONG, Server, _read, run_campaign
 from pagedkv.bench.peers_report import cell, markdown, verdicts
+from pagedkv.spec import fuzz
 from pagedkv.spec.outside import OUTSIDE
 
 
@@ -47,6 +48,19 @@ def test_a_campaign_can_be_repeated() -> None:
     assert first.findings
     assert [(f.broken.detail, f.trace) for f in first.findings] == [(f.broken.detail, f.trace) for f in second.findings]
     assert (first.operations, first.seeds) == (second.operations, second.seeds)
+
+
+def test_what_is_written_down_is_what_was_run(tmp_path: Path) -> None:
+    """The world, too: in another one the operations would mean something else, and nothing would show again."""
+    server = InThisProcess("planted_faults:OffByOne").server
+    found = [tally for seed in range(6) if (tally := fuzz.run(server.plan(frozenset()), seed)).finding]
+    assert len(found) > 1
+    for tally in found:
+        file = tmp_path / f"{tally.seed}"
+        server.run_written_down(tally.seed, frozenset(), file)
+        case, *trace = _read(file)
+        assert tally.finding is not None
+        assert (case, tuple(trace)) == (tally.finding.case, tally.finding.trace)
 
 
 def test_ours_and_what_it_offers_are_told() -> None:
