@@ -23,7 +23,7 @@ from .requests import Limits, Request, RequestId
 from .scheduler_alphabet import Cancel, Complete, Schedule, Submit
 from .state import Config, LaunchId, Root, State
 
-RULES_OUTSIDE = {
+FOREIGN_RULES = {
     "R-DATA": "Every position that a step reads holds the KV of the request's own tokens up to there.",
     "R-OWN-3": "No block stands twice in a table or is free twice, and no two requests of a step write to one block.",
     "R-OWN-4": "When all requests are gone every block is free or cached: a request as long as the pool is served.",

@@ -73,7 +73,7 @@ then nothing may be written that one of them touches (R-LIFE-1).
 host may change after `schedule`, and `own_calls`: set it to a list in `__init__` and append each call of your scheduler
 as a line of text; a finding is then told in these, too.
 
-**What is checked** stands in `RULES_OUTSIDE` of `pagedkv.spec.foreign_judge`: contents above all (every position that a
+**What is checked** stands in `FOREIGN_RULES` of `pagedkv.spec.foreign_judge`: contents above all (every position that a
 step reads must hold the KV of the right prefix, hits included), nothing lost by a preemption, limits kept, everybody
 served in a bounded number of steps, and in the end no block lost: a request as long as the pool is served. Whatever is
 raised is reported as a crash, with the operations that led to it, and so are an answer of the wrong type and none

@@ -13,7 +13,7 @@ from pagedkv.bench.command_line import run as run_command
 from pagedkv.bench.foreign_search import TRIED, foreign_plan, told_in_words
 from pagedkv.spec.foreign_alphabet import Finish, from_json, to_json
 from pagedkv.spec.foreign_drivers import ForeignCase
-from pagedkv.spec.foreign_judge import RULES_OUTSIDE, Seen
+from pagedkv.spec.foreign_judge import FOREIGN_RULES, Seen
 from pagedkv.spec.foreign_scheduler import Config, Discipline, Feature, ForeignScheduler, Limits, Row, Step
 from pagedkv.spec.fuzz import run
 from pagedkv.spec.refusals import Broken, Reason, Refused
@@ -53,7 +53,7 @@ def test_a_seed_is_a_run() -> None:
 
 
 def test_every_rule_has_a_fault() -> None:
-    assert RULES_OUTSIDE.keys() == set(FAULTS.values()) | {"R-LIFE-1"}  # which the own scheduler breaks, below
+    assert FOREIGN_RULES.keys() == set(FAULTS.values()) | {"R-LIFE-1"}  # which the own scheduler breaks, below
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
