@@ -23,7 +23,7 @@ SHORT_RUNS = (15, 60)  # operations of some runs: what they find is short
 BLOCKS_MAX = 8
 DRAIN_MAX = 60  # rounds at the end of a run that are operations of their own
 PROMPTS = [[0] * 64, [0, 0, 0] + [1] * 61, [0, 1] * 32, [1] * 64]  # so few that many begin alike
-_OF_SOME_STEPS = {"R-PRE-1": "preemption", "R-PRE-2": "preemption", "R-OWN-4": "finish"}
+_OF_SOME_STEPS = {"R-PRE-1": "preemption", "R-OWN-4": "finish"}
 MET_BY = {  # the word that runs must have met before a rule counts as kept
     rule: "hit" if rule.startswith("R-HASH") else _OF_SOME_STEPS.get(rule, "schedule") for rule in FOREIGN_RULES
 }

@@ -36,9 +36,9 @@ FOREIGN_RULES = {
     "R-HASH-4": "A hit has been written.",
     "R-HASH-5": "At least one position is left to compute.",
     "R-TAB-1": "A table has a usable block for each position that is read, and a request has one row in a step.",
-    "R-CAP-4": "A step computes no more positions, of no more requests, than the limits say.",
+    "R-CAP-4": "No more requests have a row in a step than may run.",
     "R-PRE-1": "A preempted request loses no token and gains none, and what it held is computed or hit anew.",
-    "R-PRE-2": "Who is preempted has no row in the step.",
+    "R-PRE-2": "Who is preempted has no row in the step, and what is planned keeps to the budget.",
     "R-PRE-3": "Whoever fits is served to the end in a bounded number of steps, and nobody stands still.",
 }
 LONGEST_ID: RequestId = 1_000_000  # and on: of the requests that are as long as the pool
