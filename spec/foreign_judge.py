@@ -147,8 +147,8 @@ class ForeignWorld:
             case Cancel(request):
                 refuse_if(request not in self.live, Reason.UNKNOWN)
                 refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.BUSY)
-                late = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
-                refuse_if(self.in_flight(request) and not late, Reason.BUSY)
+                may_abort_in_flight = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
+                refuse_if(self.in_flight(request) and not may_abort_in_flight, Reason.BUSY)
             case Finish():
                 pass
 
