@@ -1,7 +1,9 @@
 """A campaign against one peer: random runs until so many operations are done, behind every rule that is found broken.
 
-What a rule's first violation hides is found, too: the rule is set aside, and the seeds go on. Where a counterexample is
-longer than 15 operations, more seeds are run for that rule alone in the smallest worlds, and the shortest is kept.
+What a rule's first violation hides is found, too: the rule is set aside, and the seeds go on. A manager is then no
+longer judged by it. A scheduler's run still ends where it breaks it again, as its judge cannot go on behind that, so
+what always comes later is not found; nor is what comes behind a crash. Where a counterexample is longer than 15
+operations, more seeds are run for that rule alone in the smallest worlds, and the shortest is kept.
 
 A peer may do anything, so it lives in a process of its own (`peer_process`), which runs a round of seeds at a time. If
 that process dies, or a round is not done in time (native code that does not come back), a new one runs the round again,

@@ -91,7 +91,9 @@ class ForeignPlan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     operations: int = OPERATIONS
     sharing: bool = True  # whether some runs share prefixes, where the scheduler does
-    aside: frozenset[str] = frozenset()  # rules that end a run where they are broken, and are no finding
+    aside: frozenset[str] = (
+        frozenset()
+    )  # rules that are no finding: a run ends where one is broken, for its judge cannot go on
 
     @property
     def lock_step(self) -> bool:

@@ -240,7 +240,11 @@ class ForeignWorld:
     # ---- to the end
 
     def _serve_all(self) -> int:
-        """Go on until every request has left; return how many rounds it took. The bound is `scheduler_progress`'s."""
+        """Go on until every request has left; return how many rounds it took.
+
+        The bound is that of `scheduler_progress`, rounded up: generous for any policy that serves somebody to the end
+        before it comes back to the others. One that preempts in turn for ever exceeds any bound.
+        """
         positions = sum(served.end for served in self.live.values())
         at_most = (2 * positions * max(1, len(self.live)) + 1) * (self.limits.steps_ahead + 2)
         rounds = 0
