@@ -20,8 +20,9 @@ from pagedkv.bench.peers_report import report_finding
 from pagedkv.bench.targets import OURS, imported, load_target, plan_of, trial, world_for
 from pagedkv.spec import fuzz, traces
 from pagedkv.spec.alphabet import KINDS
+from pagedkv.spec.foreign_asking import made
 from pagedkv.spec.foreign_drivers import MET_BY
-from pagedkv.spec.foreign_scheduler import ForeignScheduler, made
+from pagedkv.spec.foreign_scheduler import ForeignScheduler
 from pagedkv.spec.manager import Discipline, Manager, lacks
 from pagedkv.spec.outside import OUTSIDE, not_judged
 from pagedkv.spec.processes import Processes

@@ -10,8 +10,9 @@ from random import Random
 from typing import NamedTuple
 
 from .foreign_alphabet import KINDS, Finish, Operation
-from .foreign_judge import FOREIGN_RULES, ForeignWorld, Seen
-from .foreign_scheduler import ForeignFactory, ForeignScheduler, made
+from .foreign_asking import made
+from .foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
+from .foreign_scheduler import ForeignFactory, ForeignScheduler
 from .offers import Feature
 from .requests import Limits, Request
 from .scheduler_alphabet import Cancel, Complete, Schedule, Submit
@@ -100,7 +101,7 @@ class ForeignPlan(NamedTuple):
         """Whether the spec goes along: never."""
         return False
 
-    def words(self, operation: Operation, seen: Seen | None = None) -> list[str]:
+    def words(self, operation: Operation, seen: Happened | None = None) -> list[str]:
         """Return what is met by an operation: what a step did to requests, too."""
         met = {"hit": seen.hit, "preemption": bool(seen.preempted)} if seen else {}
         return [KINDS[type(operation)], *(word for word, yes in met.items() if yes)]

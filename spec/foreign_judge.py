@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 from .calls import call
 from .foreign_alphabet import Finish, Operation, describe
+from .foreign_asking import complete, free_blocks, rows_read, schedule
 from .foreign_device import Device
 from .foreign_requests import Served, prompt_of, text_of
-from .foreign_scheduler import ForeignScheduler, Row, complete, free_blocks, rows_read, schedule
+from .foreign_scheduler import ForeignScheduler, Row
 from .offers import Discipline, Feature
 from .refusals import Broken, Reason, Refused, refuse_if
 from .requests import Limits, Request, RequestId
@@ -46,7 +47,7 @@ ABORTED, FINISHED = "was aborted", "has finished"
 STILL_MAX = 3  # calls in a row that plan nothing, though nothing is in flight and somebody is there
 
 
-class Seen(NamedTuple):
+class Happened(NamedTuple):
     """What came of an operation."""
 
     launch: LaunchId = 0
@@ -78,7 +79,7 @@ class ForeignWorld:
         self.live: dict[RequestId, Served] = {}
         self.left: dict[RequestId, str] = {}  # and what became of them
         self.still = 0  # calls in a row that planned nothing
-        self.offered: Seen | Refused | None = None
+        self.offered: Happened | Refused | None = None
 
     @property
     def state(self) -> State:
@@ -102,7 +103,7 @@ class ForeignWorld:
             return refused
         return None
 
-    def step(self, operation: Operation) -> Seen | Refused:
+    def step(self, operation: Operation) -> Happened | Refused:
         """Take one operation; what makes no sense is not asked. Errors: `Broken`."""
         self.offered = self.refusal(operation)
         if self.scheduler.own_calls is not None:
@@ -159,16 +160,16 @@ class ForeignWorld:
             case Schedule():
                 self._schedule()
             case Complete():
-                self.offered = Seen(finished=self._complete())
+                self.offered = Happened(finished=self._complete())
             case Cancel(request):
                 call(lambda: describe(operation), self.scheduler.abort, request)
                 del self.live[request]
                 self.left[request] = ABORTED
-                self.still, self.offered = 0, Seen()
+                self.still, self.offered = 0, Happened()
             case Finish():
                 steps = self._serve_all()
                 self._serve_the_longest()
-                self.offered = Seen(steps=steps)
+                self.offered = Happened(steps=steps)
 
     def _submit(self, request: Request) -> None:
         tokens = text_of(request, self.limits.steps_ahead + 1, stops=self.scheduler.stops)
@@ -176,19 +177,19 @@ class ForeignWorld:
         words = (request.id, prompt_of(request), request.outputs, request.salt)
         call(lambda: f"submit {words}", self.scheduler.submit, *words)
         self.live[request.id] = Served(request, tokens, text)
-        self.still, self.offered = 0, Seen()
+        self.still, self.offered = 0, Happened()
 
     def _schedule(self) -> None:
         step = schedule(self.scheduler)
-        seen = Seen(self.state.issued + 1 if step.rows else 0, tuple(step.rows), tuple(step.preempted))
-        self.offered = seen  # what breaks a rule is shown, too
+        happened = Happened(self.state.issued + 1 if step.rows else 0, tuple(step.rows), tuple(step.preempted))
+        self.offered = happened  # what breaks a rule is shown, too
         for request in step.preempted:
             if request in self.live:
                 self.live[request].preempt()
         if step.rows:
             self.still = 0
-            self._check_requests(seen)
-            self.offered = seen._replace(hit=any(self.device.launch(step, self.live).hits))
+            self._check_requests(happened)
+            self.offered = happened._replace(hit=any(self.device.launch(step, self.live).hits))
             return
         self.still += bool(self.live and not self.device.flights)
         if self.still >= STILL_MAX:
@@ -196,13 +197,13 @@ class ForeignWorld:
                 "R-PRE-3", f"requests {sorted(self.live)} are there, nothing is in flight, and nothing is planned"
             )
 
-    def _check_requests(self, seen: Seen) -> None:
-        requests = [row.request for row in seen.rows]
+    def _check_requests(self, happened: Happened) -> None:
+        requests = [row.request for row in happened.rows]
         for request in requests:
             if request not in self.live:
                 became = self.left.get(request, "was never submitted")
                 raise Broken("R-LIFE-7", f"a row for request {request}, which {became}")
-            if request in seen.preempted:
+            if request in happened.preempted:
                 raise Broken("R-PRE-2", f"request {request} is preempted and has a row in the step")
             if requests.count(request) > 1:
                 raise Broken("R-TAB-1", f"request {request} has {requests.count(request)} rows in one step")

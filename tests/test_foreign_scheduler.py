@@ -13,7 +13,7 @@ from pagedkv.bench.command_line import run as run_command
 from pagedkv.bench.foreign_search import TRIED, foreign_plan, told_in_words
 from pagedkv.spec.foreign_alphabet import Finish, from_json, to_json
 from pagedkv.spec.foreign_drivers import ForeignCase
-from pagedkv.spec.foreign_judge import FOREIGN_RULES, Seen
+from pagedkv.spec.foreign_judge import FOREIGN_RULES, Happened
 from pagedkv.spec.foreign_scheduler import Config, Copy, Discipline, Feature, ForeignScheduler, Limits, Row, Step
 from pagedkv.spec.fuzz import run
 from pagedkv.spec.refusals import Broken, Reason, Refused
@@ -175,8 +175,8 @@ def test_a_row_in_flight_when_its_request_is_aborted_completes_like_any_other() 
     here = world()
     for operation in (Submit(Request(0, 1, 2)), Schedule(), Cancel(0)):
         here.step(operation)
-    assert here.step(Complete()) == Seen()
-    assert isinstance(here.step(Finish()), Seen)
+    assert here.step(Complete()) == Happened()
+    assert isinstance(here.step(Finish()), Happened)
     assert here.blocks() == (4, 0, 0)
 
 
