@@ -87,7 +87,7 @@ class BlackBox:
         except Refused as refused:
             return refused.with_traceback(None)
         if features := missing(self.state, operation, self.claims.lacks):
-            return Refused(Reason.BUSY, f"{', '.join(features)} is not offered")
+            return Refused(Reason.NOT_OFFERED, ", ".join(features))
         return None
 
     def step_refused(self, operation: Operation, refusal: Refused) -> None:

@@ -147,9 +147,9 @@ class ForeignWorld:
                 refuse_if(ahead != 0 or not self.device.flights, Reason.UNKNOWN_LAUNCH)
             case Cancel(request):
                 refuse_if(request not in self.live, Reason.UNKNOWN)
-                refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.BUSY)
+                refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.NOT_OFFERED)
                 may_abort_in_flight = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
-                refuse_if(self.in_flight(request) and not may_abort_in_flight, Reason.BUSY)
+                refuse_if(self.in_flight(request) and not may_abort_in_flight, Reason.NOT_OFFERED)
             case Finish():
                 pass
 

@@ -169,6 +169,11 @@ def test_what_is_not_offered_is_not_asked() -> None:
             super().abort(request)
 
     assert first_finding(Late, runs=20) is None
+    here = ForeignCase(Config(4, 2), Late, Limits(4, 2)).start()
+    assert not any(isinstance(here.step(each), Refused) for each in (Submit(Request(0, 3, 1)), Schedule()))
+    asked = here.step(Cancel(0))
+    assert isinstance(asked, Refused)
+    assert asked.reason is Reason.NOT_OFFERED
 
 
 def test_a_row_in_flight_when_its_request_is_aborted_completes_like_any_other() -> None:
