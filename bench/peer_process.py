@@ -105,11 +105,11 @@ class Server:
         """Write the files of a finding; return what they say and where they are."""
         return report_finding(finding, self.peer, found_by, directory, run_again=True)
 
-    def run_written_down(self, seed: int, aside: frozenset[str], file: Path) -> None:
-        """Run one seed, each operation written to a file before it is taken."""
+    def run_written_down(self, seed: int, aside: frozenset[str], file: Path) -> fuzz.Tally:
+        """Run one seed, its case and each operation written to a file before they are taken; nothing is shrunk."""
         plan = self.plan(aside)
         with file.open("wb", buffering=0) as out:
-            fuzz.run(_WrittenDown(plan, out), seed)
+            return fuzz.run(_WrittenDown(plan, out), seed)
 
 
 class _WrittenDown:

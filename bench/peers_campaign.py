@@ -8,8 +8,8 @@ operations, more seeds are run for that rule alone in the smallest worlds, and t
 A peer may do anything, so it lives in a process of its own (`peer_process`), which runs a round of seeds at a time. If
 that process dies, or a round is not done in time (native code that does not come back), a new one runs the round again,
 seed by seed, and writes each operation down before it takes it; what was written last is the finding. The campaign goes
-on with the seeds after it, and ends after a few such deaths, which the report then says: a rule that no operation was
-judged by is told as not met, and not as kept. A death that leaves no trace is told as well.
+on with the seeds after it, and ends after a few such deaths, which the report then says: a rule that no operation can
+have broken is told as not met, and not as kept. A death that leaves no trace is told as well.
 
 The same seeds break the same rules; how short a trace gets depends on the time that shrinking has. Cost: that of the
 peer, and some seconds for each process to import it.
@@ -121,18 +121,15 @@ def _what_killed(process: PeerProcess, first: int, campaign: Campaign, death: Br
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(first, first + ROUND_OPERATIONS):
             file = Path(folder) / f"{seed}"  # a death before it is opened must not be told with the seed before
-            again = None
             try:
-                process.ask("run_written_down", seed, campaign.aside, file)
-            except Broken as broken:
-                again = broken
-            written = read_written_down(file)
-            total.runs += 1
-            total.operations += len(written[1:])
-            if again is not None:
+                total.add(process.ask("run_written_down", seed, campaign.aside, file))
+            except Broken as again:
+                written = read_written_down(file)
+                total.runs += 1
+                total.operations += len(written[1:])
                 _blame(campaign, total, seed, written, again)
                 return total
-            if total.operations >= ROUND_OPERATIONS:
+            if total.finding or total.operations >= ROUND_OPERATIONS:
                 break
     campaign.untraced.append(f"once, and not again: {death.detail}")
     return total

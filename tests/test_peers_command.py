@@ -59,7 +59,7 @@ def test_what_is_written_down_is_what_was_run(tmp_path: Path) -> None:
     assert len(found) > 1
     for tally in found:
         file = tmp_path / f"{tally.seed}"
-        server.run_written_down(tally.seed, frozenset(), file)
+        assert server.run_written_down(tally.seed, frozenset(), file).operations == tally.operations
         case, *trace = read_written_down(file)
         assert tally.finding is not None
         assert (case, tuple(trace)) == (tally.finding.case, tally.finding.trace)
@@ -96,7 +96,7 @@ def test_a_death_a_leak_and_an_absence_do_not_end_the_command(
         assert part in page
     assert Path(leak["picture"]).is_file()
     table = (out / "peers.md").read_text()
-    assert "| R-OWN-4 | not met | broken (2) |" in table  # the one died before any operation of its was judged
+    assert "| R-OWN-4 | not met | broken (2) |" in table  # the counts of the one died with it
     assert told["hostile_managers:Dies"]["ended"] == "deaths of its process: 1"
     assert "| CRASH | broken (" in table
     shown = capsys.readouterr().out
@@ -134,6 +134,8 @@ def test_deaths_that_do_not_show_again_are_all_told(monkeypatch: pytest.MonkeyPa
     campaign = run_campaign(Dying(lives_alone=True), 100_000, 0)  # type: ignore[arg-type]
     assert campaign.untraced == ["once, and not again: its process ended"] * 3
     assert campaign.ended
+    told = verdicts(campaign.about, [], campaign.fired, campaign.untraced)
+    assert (cell(told["R-TXN-1"]), cell(told["CRASH"])) == ("kept", "broken")  # what lived is judged
 
 
 @pytest.mark.deep
