@@ -38,7 +38,7 @@ from pagedkv.spec.alphabet import (
     to_json,
 )
 from pagedkv.spec.foreign_drivers import ForeignCase
-from pagedkv.spec.foreign_judge import RULES_OUTSIDE
+from pagedkv.spec.foreign_judge import FOREIGN_RULES
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.outside import OUTSIDE
 from pagedkv.spec.refusals import Broken
@@ -112,8 +112,8 @@ def own_calls(told: Sequence[Told]) -> list[str]:
 
 def sentence_of(case: Any, rule: str) -> str:
     """Return the sentence of a rule, in the book by which a case is judged."""
-    if isinstance(case, ForeignCase) and rule in RULES_OUTSIDE:
-        return RULES_OUTSIDE[rule]
+    if isinstance(case, ForeignCase) and rule in FOREIGN_RULES:
+        return FOREIGN_RULES[rule]
     if isinstance(case, SchedulerCase) and rule in SCHEDULING:
         return SCHEDULING[rule].sentence
     book = RULES if case.lock_step else OUTSIDE

@@ -20,7 +20,7 @@ from pagedkv.spec.calls import patience
 from pagedkv.spec.crew import Lost
 from pagedkv.spec.explore import Report
 from pagedkv.spec.scheduler_drivers import SchedulerSettings
-from pagedkv.spec.scopes import Campaign, explore_scopes
+from pagedkv.spec.scopes import Walks, explore_scopes
 from pagedkv.spec.shards import AnySettings
 from pagedkv.spec.traces import Finding
 from rich.console import Console
@@ -98,47 +98,47 @@ def explore_several(
     with LateSpinner("exploring") as spinner, patience():
         scopes = list(dict.fromkeys(map(make_settings, sizes)))  # two may be one, where a target offers fewer streams
 
-        def show_progress(campaign: Campaign) -> None:
-            walked = campaign.reports()
+        def show_progress(walks: Walks) -> None:
+            walked = walks.reports()
             edges = sum(report.edges for report in walked)
             spinner.says(f"{len(walked):,} of {len(scopes):,} scopes, {edges:,} edges")
 
         with crew_of(dask, target) as crew:
-            campaign = explore_scopes(scopes, workers=workers, crew=crew, seconds=seconds, progress=show_progress)
-    _print(campaign, target)
-    first = campaign.first()
+            walks = explore_scopes(scopes, workers=workers, crew=crew, seconds=seconds, progress=show_progress)
+    _print(walks, target)
+    first = walks.first()
     finding = None
     if first is not None:
         settings, report = first
         assert report.broken is not None, "that is what makes it the first"
         finding = Finding(settings.case(), tuple(report.trace), report.broken)
-    return _results(campaign, target, finding), finding
+    return _results(walks, target, finding), finding
 
 
-def _print(campaign: Campaign, target: str) -> None:
+def _print(walks: Walks, target: str) -> None:
     console = Console()
-    settings = campaign.settings[0]
-    scopes, seconds = len(campaign.walks), campaign.seconds
+    settings = walks.settings[0]
+    scopes, seconds = len(walks.outcomes), walks.seconds
     console.print(
         f"explore {target}: {scopes:,} scopes, {seconds:.1f} s; {judge_in_words(settings)}",
         soft_wrap=True,
         markup=False,
     )
-    sizes = [_sizes(scope) for scope in campaign.settings]
+    sizes = [_sizes(scope) for scope in walks.settings]
     varying = [name for name in sizes[0] if len({each[name] for each in sizes}) > 1] or ["blocks"]
     same = ", ".join(f"{name} {size}" for name, size in sizes[0].items() if name not in varying)
     table = Table(caption=f"in all of them: {same}", title_justify="left")
     for heading in (*varying, "states", "edges", "depth", "seconds"):
         table.add_column(heading, justify="right")
     table.add_column("verdict")
-    for scope, walk in zip(sizes, campaign.walks, strict=True):
+    for scope, walk in zip(sizes, walks.outcomes, strict=True):
         figures = ["-"] * 4
         if isinstance(walk, Report):
             figures = [f"{walk.states:,}", f"{walk.edges:,}", f"{walk.depth}", f"{walk.seconds:.1f}"]
         table.add_row(*(f"{scope[name]:,}" for name in varying), *figures, _verdict(walk))
     console.print(table)
-    print_met(console, campaign.vocabulary(), campaign.fired, campaign.refused)
-    for hole in _holes(campaign):
+    print_met(console, walks.vocabulary(), walks.fired, walks.refused)
+    for hole in _holes(walks):
         console.print(f"a hole in this run: {hole} in any scope; a larger one would meet it", soft_wrap=True)
 
 
@@ -166,27 +166,27 @@ def _verdict(walk: Report | Lost | None) -> str:
             return f"{walk.broken.rule} broken"
 
 
-def _holes(campaign: Campaign) -> list[str]:
+def _holes(walks: Walks) -> list[str]:
     """Return what should have been met: by walks that went to their ends, where the spec says what can be refused."""
-    return campaign.holes() if campaign.complete() and all(scope.lock_step for scope in campaign.settings) else []
+    return walks.holes() if walks.complete() and all(scope.lock_step for scope in walks.settings) else []
 
 
-def _results(campaign: Campaign, target: str, finding: Finding | None) -> dict[str, Any]:
-    reports = campaign.reports()
-    scopes = zip(campaign.settings, campaign.walks, strict=True)
+def _results(walks: Walks, target: str, finding: Finding | None) -> dict[str, Any]:
+    reports = walks.reports()
+    scopes = zip(walks.settings, walks.outcomes, strict=True)
     return {
         "target": target,
-        "lock_step": all(scope.lock_step for scope in campaign.settings),
-        "pairs": campaign.settings[0].pairs,
+        "lock_step": all(scope.lock_step for scope in walks.settings),
+        "pairs": walks.settings[0].pairs,
         "scopes": [_scope_results(settings, walk) for settings, walk in scopes],
         "states": sum(report.states for report in reports),
         "edges": sum(report.edges for report in reports),
-        "complete": campaign.complete(),
-        "seconds": campaign.seconds,
-        "fired": dict(campaign.fired),
-        "refused": {kind: refusals_of(campaign.refused, kind) for kind in campaign.refusals()},
-        "holes": _holes(campaign),
-        "lost": sum(isinstance(walk, Lost) for walk in campaign.walks),
+        "complete": walks.complete(),
+        "seconds": walks.seconds,
+        "fired": dict(walks.fired),
+        "refused": {kind: refusals_of(walks.refused, kind) for kind in walks.refusals()},
+        "holes": _holes(walks),
+        "lost": sum(isinstance(walk, Lost) for walk in walks.outcomes),
         "rule": finding.broken.rule if finding else None,
         "counterexample_length": len(finding.trace) if finding else None,
     }

@@ -11,9 +11,10 @@ from typing import Any
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.spec.calls import call
 from pagedkv.spec.foreign_alphabet import Finish, Operation, describe, from_json, to_json
+from pagedkv.spec.foreign_asking import made
 from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
-from pagedkv.spec.foreign_judge import Seen
-from pagedkv.spec.foreign_scheduler import ForeignFactory, ForeignScheduler, Row, made
+from pagedkv.spec.foreign_judge import Happened
+from pagedkv.spec.foreign_scheduler import ForeignFactory, ForeignScheduler, Row
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.requests import Limits
 from pagedkv.spec.scheduler import Scheduler
@@ -65,7 +66,7 @@ def case_from_json(
     return ForeignCase(config, factory, limits), tuple(from_json(words) for words in operations)
 
 
-def told_in_words(operation: Operation, offered: Seen | Refused | None) -> tuple[str, str]:
+def told_in_words(operation: Operation, offered: Happened | Refused | None) -> tuple[str, str]:
     """Return an operation, and what came of it."""
     if isinstance(offered, Refused):
         return describe(operation), f"not asked: {offered.reason}"
@@ -73,7 +74,7 @@ def told_in_words(operation: Operation, offered: Seen | Refused | None) -> tuple
     return describe(operation), came or "nothing"
 
 
-def _came(operation: Operation, seen: Seen) -> Iterable[str]:
+def _came(operation: Operation, seen: Happened) -> Iterable[str]:
     if seen.launch:
         yield f"#{seen.launch}: " + "; ".join(map(_row, seen.rows))
     for word, requests in (("preempts", seen.preempted), ("finishes", seen.finished)):

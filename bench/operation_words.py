@@ -10,7 +10,7 @@ from typing import Any, cast
 from pagedkv.bench import foreign_search
 from pagedkv.spec import foreign_alphabet, scheduler_alphabet
 from pagedkv.spec.alphabet import KINDS, Extend, Operation, Release, Retire, Submit, describe
-from pagedkv.spec.foreign_judge import Seen
+from pagedkv.spec.foreign_judge import Happened
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Refused
 from pagedkv.spec.turn import Decision
@@ -70,10 +70,10 @@ def kind_of(operation: Any) -> str:
     return (KINDS | foreign_alphabet.KINDS)[type(operation)]
 
 
-def step_in_words(operation: Any, offered: Outcome | Seen | Refused | None, most: int) -> str:
+def step_in_words(operation: Any, offered: Outcome | Happened | Refused | None, most: int) -> str:
     """Return an operation and what came of it in one line; batches and lists are cut after `most`."""
     if not isinstance(operation, Operation):
-        words, came = foreign_search.told_in_words(operation, cast("Seen | Refused | None", offered))
+        words, came = foreign_search.told_in_words(operation, cast("Happened | Refused | None", offered))
         return words + (f": {came}" if came not in {"-", "nothing"} else "")
     offered = cast("Outcome | Refused | None", offered)
     more = ""

@@ -96,11 +96,9 @@ class _Finder(MetaPathFinder, Loader):
     def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002  (the signature is importlib's)
         """Answer for a named package, and for modules inside one that a stand-in was found for."""
         package, dot, _ = fullname.partition(".")
-        if package in self.used if dot else package in self.absent or package in self.instead:
-            if not dot and package not in self.used:
-                self.used.append(package)
-            return ModuleSpec(fullname, self, is_package=True)
-        return None
+        if not dot and (package in self.absent or package in self.instead) and package not in self.used:
+            self.used.append(package)
+        return ModuleSpec(fullname, self, is_package=True) if package in self.used else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Make a module in which every name exists, or has what the one instead of it has."""

@@ -1,4 +1,4 @@
-"""Other people's cache managers, by name: what each is, how to get it, where its adapter stands.
+"""Other people's cache managers and schedulers, by name: what each is, how to get it, where its adapter stands.
 
     pagedkv fuzz --target pagedkv.bench.peers:vllm
 
@@ -32,7 +32,7 @@ class Level(StrEnum):
 
 
 class Peer(NamedTuple):
-    """A cache manager that somebody else wrote."""
+    """A cache manager, or a scheduler with its cache inside, that somebody else wrote."""
 
     name: str  # as `--target pagedkv.bench.peers:NAME` has it
     level: Level

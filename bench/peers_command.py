@@ -1,7 +1,7 @@
 """`pagedkv peers`: other people's cache managers and schedulers under the same drivers, in one table.
 
-A campaign a peer (`peers_campaign`), then a table rule x kept / broken / not offered, and for each finding a text for
-its owners, its trace and its picture. What is not installed here is named, with how to get it.
+A campaign a peer (`peers_campaign`), then a table rule x kept / broken / not offered / not met, and for each finding a
+text for its owners, its trace and its picture. What is not installed here is named, with how to get it.
 
 Exit code 1 where a rule was found broken, as everywhere; a peer that crashes or hangs does not end the command.
 """
@@ -13,8 +13,9 @@ from typing import Annotated, Any
 import typer
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.peer_process import PeerProcess
 from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
-from pagedkv.bench.peers_campaign import Campaign, PeerProcess, run_campaign
+from pagedkv.bench.peers_campaign import Campaign, run_campaign
 from pagedkv.bench.peers_report import BROKEN, cell, markdown, report_finding, verdicts
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
@@ -56,7 +57,7 @@ def peers_command(
     Console().print(f"table: {out / 'peers.md'}", soft_wrap=True, markup=False, highlight=False)
     if json_file is not None:
         write_json(json_file, {"peers": told, "command": invoked_as(context)})
-    if any(peer["findings"] for peer in told):
+    if any(peer["findings"] or peer.get("untraced") for peer in told):
         raise typer.Exit(1)
 
 
@@ -92,9 +93,10 @@ def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner
         "runs": campaign.runs,
         "seconds": round(campaign.seconds, 1),
         "fired": dict(campaign.fired),
-        "failed": campaign.failed,
+        "ended": campaign.ended,
+        "untraced": campaign.untraced,
         "findings": findings,
-        "rules": verdicts(campaign.about, findings),
+        "rules": verdicts(campaign.about, findings, campaign.fired, campaign.untraced),
     }
 
 
@@ -141,8 +143,9 @@ def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
             continue
         claims = f"; claims {peer['discipline']}" if peer["discipline"] else ""
         left_out = f"; not offered: {', '.join(peer['not_offered'])}" if peer["not_offered"] else ""
-        ended = f"; ended early: {peer['failed']}" if peer["failed"] else ""
+        ended = f"; ended early: {peer['ended']}" if peer["ended"] else ""
         yield f"{name}: {peer['operations']:,} operations in {peer['runs']:,} runs{claims}{left_out}{ended}"
+        yield from (f"  CRASH, not told by operations: {one_line(death)}" for death in peer["untraced"])
         for finding in peer["findings"]:
             yield f"  {finding['rule']} broken in {finding['length']} operations: {finding['detail']}"
             yield f"    {finding['report']}"

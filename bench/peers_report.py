@@ -3,7 +3,7 @@
 A finding names a version, the fewest operations that show it, the same in the owner's own calls where the adapter tells
 them, what goes wrong and the sentence of the rule, a picture, and the command that shows it again. It says what was
 seen in a run, and nothing of what might be. What a peer does not offer, or does otherwise by design, stands in the
-table as not offered.
+table as not offered; what no operation of the campaign could have broken, as not met.
 """
 
 import platform
@@ -17,7 +17,7 @@ from pagedkv.bench.peers import Peer
 from pagedkv.bench.result_files import write_whole
 from pagedkv.spec.traces import Finding, Told, tell
 
-KEPT, BROKEN, NOT_OFFERED = "kept", "broken", "not offered"
+KEPT, BROKEN, NOT_OFFERED, NOT_MET = "kept", "broken", "not offered", "not met"
 
 
 def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path, *, run_again: bool) -> dict[str, Any]:
@@ -70,15 +70,28 @@ def _text(finding: Finding, peer: Peer, told: Sequence[Told], facts: Mapping[str
     return [*lines, "", f"Again: `{facts['again']}`", "", f"Found by: `{facts['found_by']}`"]
 
 
-def verdicts(about: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return what became of each rule: kept, broken with the length of its counterexample, or not offered and why."""
+def verdicts(
+    about: Mapping[str, Any],
+    findings: Sequence[Mapping[str, Any]],
+    fired: Mapping[str, int],
+    untraced: Sequence[str] = (),
+) -> dict[str, dict[str, Any]]:
+    """Return what became of each rule: kept; broken, with the counterexample's length; not offered, and why; not met.
+
+    `about["rules"]` says of each rule by which operations it can be broken, and `fired` how often each was done: a rule
+    is not met where that is never. Deaths without a trace (`untraced`) break CRASH, of no length that is known.
+    """
     lengths = {finding["rule"]: finding["length"] for finding in findings}
     words: dict[str, dict[str, Any]] = {}
     for rule in (*about["rules"], "CRASH", *(each for each in lengths if each not in about["rules"])):
         if rule in lengths:
             words[rule] = {"verdict": BROKEN, "operations": lengths[rule]}
+        elif rule == "CRASH" and untraced:
+            words[rule] = {"verdict": BROKEN, "operations": None}
         elif rule in about["not_judged"]:
             words[rule] = {"verdict": NOT_OFFERED, "why": about["not_judged"][rule]}
+        elif not any(fired.get(word) for word in about["rules"].get(rule, fired)):
+            words[rule] = {"verdict": NOT_MET}
         else:
             words[rule] = {"verdict": KEPT}
     return words
@@ -88,7 +101,8 @@ def cell(verdict: Mapping[str, Any] | None) -> str:
     """Return a verdict as a table has it."""
     if verdict is None:
         return "-"
-    return f"{BROKEN} ({verdict['operations']})" if verdict["verdict"] == BROKEN else str(verdict["verdict"])
+    length = verdict.get("operations")
+    return str(verdict["verdict"]) if length is None else f"{verdict['verdict']} ({length})"
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> list[str]:

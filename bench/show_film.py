@@ -21,7 +21,7 @@ from pagedkv.bench.operation_words import kind_of, step_in_words
 from pagedkv.bench.show_history import Cell, Scene, Tally
 from pagedkv.spec.alphabet import Execute, Extend, Retire, Submit
 from pagedkv.spec.foreign_alphabet import Finish
-from pagedkv.spec.foreign_judge import Seen
+from pagedkv.spec.foreign_judge import Happened
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.rules import RULES
@@ -109,7 +109,7 @@ class Film:
         """How many blocks were ever taken."""
         return len(self._used)
 
-    def shoot(self, scene: Scene, number: int, operation: Any, decided: Outcome | Seen | Refused | None) -> None:
+    def shoot(self, scene: Scene, number: int, operation: Any, decided: Outcome | Happened | Refused | None) -> None:
         """Take in the step `number` after it was done. O(streams), or O(chosen blocks) if the still is kept."""
         if not self.steps:
             self.first_number = number
@@ -118,7 +118,7 @@ class Film:
         self._use(scene.taken())
         if isinstance(decided, Outcome) and isinstance(operation, Extend):  # a launch takes along what was planned
             self.copies += [(number, copy) for copy in decided.copies]
-        if isinstance(decided, Outcome | Seen):
+        if isinstance(decided, Outcome | Happened):
             self._follow_launches(scene.in_flight(), number, operation, decided)
         if (self.steps - 1) % self.step_stride == 0:
             cells = {block: scene.cell(block) for block in self.blocks}
@@ -138,7 +138,7 @@ class Film:
         broken: Broken,
         number: int,
         operation: Any,
-        decided: Outcome | Seen | Refused | None,
+        decided: Outcome | Happened | Refused | None,
         cells: Mapping[Block, Cell],
     ) -> None:
         """End the film at the step that breaks a rule: `cells` are the blocks as this step has them."""
@@ -147,7 +147,7 @@ class Film:
             named = decided.freed.union(decided.blocks)
             if isinstance(operation, Submit):
                 self.flights.append(Flight(decided.launch, operation.stream, number))
-        elif isinstance(decided, Seen) and decided.launch:
+        elif isinstance(decided, Happened) and decided.launch:
             self.flights.append(Flight(decided.launch, 0, number))
         self._use(tuple(cells))
         before = self.stills[-1].cells if self.stills and self.step_stride == 1 else {}
@@ -174,7 +174,7 @@ class Film:
                     self.blocks = self.blocks[::2]
 
     def _follow_launches(
-        self, in_flight: dict[LaunchId, Any], number: int, operation: Any, decided: Outcome | Seen
+        self, in_flight: dict[LaunchId, Any], number: int, operation: Any, decided: Outcome | Happened
     ) -> None:
         match operation:
             case Submit(_, stream):
@@ -192,5 +192,7 @@ class Film:
                 pass
 
 
-def _still(number: int, operation: Any, decided: Outcome | Seen | Refused | None, cells: Mapping[Block, Cell]) -> Still:
+def _still(
+    number: int, operation: Any, decided: Outcome | Happened | Refused | None, cells: Mapping[Block, Cell]
+) -> Still:
     return Still(number, kind_of(operation), step_in_words(operation, decided, LISTED_MAX), cells)

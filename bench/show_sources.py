@@ -16,7 +16,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
-from pagedkv.spec.foreign_judge import RULES_OUTSIDE, ForeignWorld, Seen
+from pagedkv.spec.foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.manager import Observation
 from pagedkv.spec.moves import possible
@@ -79,7 +79,7 @@ def film_of_counterexample(finding: Finding) -> Film:
     stage = ForeignStage(world) if isinstance(world, ForeignWorld) else Stage(world)
     film = Film(title, config, "step", stage.first_block)
     if isinstance(world, ForeignWorld):
-        film.sentences = RULES_OUTSIDE
+        film.sentences = FOREIGN_RULES
     number = 0
     for operation in finding.trace:
         if not possible(world.state, operation):
@@ -217,5 +217,5 @@ class ForeignStage(Stage):
 
     def _shown(self) -> tuple[Observation | None, dict[Name, list[Block]]]:
         rows = {request: [*served.row] for request, served in self._world.live.items() if served.row}
-        said = self._world.offered.rows if isinstance(self._world.offered, Seen) else ()  # it may break a rule
+        said = self._world.offered.rows if isinstance(self._world.offered, Happened) else ()  # it may break a rule
         return None, rows | {row.request: [*row.blocks] for row in said}

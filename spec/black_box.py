@@ -33,8 +33,7 @@ from .manager import Factory, Manager, Naming, lacks
 from .offers import fit, missing
 from .outcome import Outcome
 from .outside import OutsideStep, check
-from .outside_book import Claims
-from .outside_launches import is_inside
+from .outside_book import Claims, is_inside
 from .refusals import Broken, Reason, Refused
 from .shadow import Shadow
 from .state import Block, Computation, Config, Launch, LaunchId, State
@@ -88,7 +87,7 @@ class BlackBox:
         except Refused as refused:
             return refused.with_traceback(None)
         if features := missing(self.state, operation, self.claims.lacks):
-            return Refused(Reason.BUSY, f"{', '.join(features)} is not offered")
+            return Refused(Reason.NOT_OFFERED, ", ".join(features))
         return None
 
     def step_refused(self, operation: Operation, refusal: Refused) -> None:

@@ -66,7 +66,7 @@ class ProcessCrew:
 
     def __init__(self, workers: int) -> None:
         """Start them."""
-        self._processes = Processes(workers, Hand)
+        self._processes = Processes(workers, JobServer)
         self._idle = list(range(workers))
         self._busy: dict[int, Job] = {}
 
@@ -91,7 +91,7 @@ class ProcessCrew:
         self._processes.close()
 
 
-class Hand:
+class JobServer:
     """What a process holds: nothing from one job to the next."""
 
     def do(self, job: Job) -> object:

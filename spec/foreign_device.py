@@ -12,12 +12,12 @@ from typing import NamedTuple
 from .arithmetic import blocks_needed
 from .foreign_requests import Served, Taking
 from .foreign_scheduler import Row, Step
+from .outside_book import is_inside
 from .refusals import Broken
 from .requests import Limits, RequestId
+from .rule_book import Slot
 from .shadow import Misread, Shadow
 from .state import Block, Computation, Config, LaunchId, Tokens
-
-Slot = tuple[Block, int]
 
 
 class Flight(NamedTuple):
@@ -47,6 +47,7 @@ class Device:
     def launch(self, step: Step, live: Mapping[RequestId, Served]) -> Flight:
         """Take a step whose rows are of live requests. Errors: `Broken`."""
         self._check_limits(step)
+        self._check_copies(step)
         launch = self.shadow.state.issued + 1
         takings = tuple([(live[row.request], live[row.request].begin_row(row)) for row in step.rows])
         for row in step.rows:
@@ -74,13 +75,14 @@ class Device:
     def _check_limits(self, step: Step) -> None:
         positions, rows = sum(row.length for row in step.rows), len(step.rows)
         if positions > self.limits.max_tokens_per_step:
-            raise Broken("R-CAP-4", f"a step of {positions} positions, and {self.limits.max_tokens_per_step} may be")
+            raise Broken("R-PRE-2", f"a step of {positions} positions, and {self.limits.max_tokens_per_step} may be")
         if rows > self.limits.max_running:
             raise Broken("R-CAP-4", f"a step of {rows} requests, and {self.limits.max_running} may run")
+
+    def _check_copies(self, step: Step) -> None:
         requests = {row.request for row in step.rows}
         for copy in step.copies:
-            inside = copy.source in self.shadow.usable and copy.target in self.shadow.usable
-            if copy.sequence not in requests or not inside or not 0 <= copy.extent <= self.config.block_size:
+            if not is_inside(copy, requests, self.shadow.usable, self.config.block_size):
                 what = f"{copy.extent} slots of block {copy.source} are copied to {copy.target} for {copy.sequence}"
                 raise Broken("R-COW-3", f"{what}: not inside usable blocks, or no request of the step")
 
@@ -95,15 +97,16 @@ class Device:
             raise Broken("R-OWN-3", f"a block stands twice in the table of request {row.request}: {read}")
 
     def _writes(self, step: Step) -> dict[Slot, RequestId]:
-        """Return who writes which slot; no two write to one block."""
-        writes = {(copy.target, at): copy.sequence for copy in step.copies for at in range(copy.extent)}
-        owners = {block: request for (block, _), request in writes.items()}
-        for row in step.rows:
-            for slot in self._slots(row, row.start):
-                other = owners.setdefault(slot[0], row.request)
-                if other != row.request:
-                    raise Broken("R-OWN-3", f"requests {other} and {row.request} write to block {slot[0]} in one step")
-                writes[slot] = row.request
+        """Return who writes which slot; no two write to one block, by copies or by rows."""
+        writes: dict[Slot, RequestId] = {}
+        owners: dict[Block, RequestId] = {}
+        copied = [((copy.target, at), copy.sequence) for copy in step.copies for at in range(copy.extent)]
+        computed = [(slot, row.request) for row in step.rows for slot in self._slots(row, row.start)]
+        for slot, request in (*copied, *computed):
+            other = owners.setdefault(slot[0], request)
+            if other != request:
+                raise Broken("R-OWN-3", f"requests {other} and {request} write to block {slot[0]} in one step")
+            writes[slot] = request
         return writes
 
     def _check_fences(self, writes: Iterable[Slot]) -> None:

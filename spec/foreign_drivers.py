@@ -10,8 +10,9 @@ from random import Random
 from typing import NamedTuple
 
 from .foreign_alphabet import KINDS, Finish, Operation
-from .foreign_judge import ForeignWorld, Seen
-from .foreign_scheduler import ForeignFactory, ForeignScheduler, made
+from .foreign_asking import made
+from .foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
+from .foreign_scheduler import ForeignFactory, ForeignScheduler
 from .offers import Feature
 from .requests import Limits, Request
 from .scheduler_alphabet import Cancel, Complete, Schedule, Submit
@@ -23,6 +24,10 @@ SHORT_RUNS = (15, 60)  # operations of some runs: what they find is short
 BLOCKS_MAX = 8
 DRAIN_MAX = 60  # rounds at the end of a run that are operations of their own
 PROMPTS = [[0] * 64, [0, 0, 0] + [1] * 61, [0, 1] * 32, [1] * 64]  # so few that many begin alike
+_OF_SOME_STEPS = {"R-PRE-1": "preemption", "R-OWN-4": "finish"}
+MET_BY = {  # the word that runs must have met before a rule counts as kept
+    rule: "hit" if rule.startswith("R-HASH") else _OF_SOME_STEPS.get(rule, "schedule") for rule in FOREIGN_RULES
+}
 _WEIGHTS = {Submit: 4, Schedule: 9, Complete: 6, Cancel: 0.7, Finish: 0.05}
 
 
@@ -87,14 +92,16 @@ class ForeignPlan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     operations: int = OPERATIONS
     sharing: bool = True  # whether some runs share prefixes, where the scheduler does
-    aside: frozenset[str] = frozenset()  # rules that end a run where they are broken, and are no finding
+    aside: frozenset[str] = (
+        frozenset()
+    )  # rules that are no finding: a run ends where one is broken, for its judge cannot go on
 
     @property
     def lock_step(self) -> bool:
         """Whether the spec goes along: never."""
         return False
 
-    def words(self, operation: Operation, seen: Seen | None = None) -> list[str]:
+    def words(self, operation: Operation, seen: Happened | None = None) -> list[str]:
         """Return what is met by an operation: what a step did to requests, too."""
         met = {"hit": seen.hit, "preemption": bool(seen.preempted)} if seen else {}
         return [KINDS[type(operation)], *(word for word, yes in met.items() if yes)]

@@ -14,16 +14,17 @@ from typing import NamedTuple
 
 from .calls import call
 from .foreign_alphabet import Finish, Operation, describe
+from .foreign_asking import complete, free_blocks, rows_read, schedule
 from .foreign_device import Device
 from .foreign_requests import Served, prompt_of, text_of
-from .foreign_scheduler import ForeignScheduler, Row, complete, free_blocks, rows_read, schedule
+from .foreign_scheduler import ForeignScheduler, Row
 from .offers import Discipline, Feature
 from .refusals import Broken, Reason, Refused, refuse_if
 from .requests import Limits, Request, RequestId
 from .scheduler_alphabet import Cancel, Complete, Schedule, Submit
 from .state import Config, LaunchId, Root, State
 
-RULES_OUTSIDE = {
+FOREIGN_RULES = {
     "R-DATA": "Every position that a step reads holds the KV of the request's own tokens up to there.",
     "R-OWN-3": "No block stands twice in a table or is free twice, and no two requests of a step write to one block.",
     "R-OWN-4": "When all requests are gone every block is free or cached: a request as long as the pool is served.",
@@ -36,9 +37,9 @@ RULES_OUTSIDE = {
     "R-HASH-4": "A hit has been written.",
     "R-HASH-5": "At least one position is left to compute.",
     "R-TAB-1": "A table has a usable block for each position that is read, and a request has one row in a step.",
-    "R-CAP-4": "A step computes no more positions, of no more requests, than the limits say.",
+    "R-CAP-4": "No more requests have a row in a step than may run.",
     "R-PRE-1": "A preempted request loses no token and gains none, and what it held is computed or hit anew.",
-    "R-PRE-2": "Who is preempted has no row in the step.",
+    "R-PRE-2": "Who is preempted has no row in the step, and what is planned keeps to the budget.",
     "R-PRE-3": "Whoever fits is served to the end in a bounded number of steps, and nobody stands still.",
 }
 LONGEST_ID: RequestId = 1_000_000  # and on: of the requests that are as long as the pool
@@ -46,7 +47,7 @@ ABORTED, FINISHED = "was aborted", "has finished"
 STILL_MAX = 3  # calls in a row that plan nothing, though nothing is in flight and somebody is there
 
 
-class Seen(NamedTuple):
+class Happened(NamedTuple):
     """What came of an operation."""
 
     launch: LaunchId = 0
@@ -78,7 +79,7 @@ class ForeignWorld:
         self.live: dict[RequestId, Served] = {}
         self.left: dict[RequestId, str] = {}  # and what became of them
         self.still = 0  # calls in a row that planned nothing
-        self.offered: Seen | Refused | None = None
+        self.offered: Happened | Refused | None = None
 
     @property
     def state(self) -> State:
@@ -102,7 +103,7 @@ class ForeignWorld:
             return refused
         return None
 
-    def step(self, operation: Operation) -> Seen | Refused:
+    def step(self, operation: Operation) -> Happened | Refused:
         """Take one operation; what makes no sense is not asked. Errors: `Broken`."""
         self.offered = self.refusal(operation)
         if self.scheduler.own_calls is not None:
@@ -146,9 +147,9 @@ class ForeignWorld:
                 refuse_if(ahead != 0 or not self.device.flights, Reason.UNKNOWN_LAUNCH)
             case Cancel(request):
                 refuse_if(request not in self.live, Reason.UNKNOWN)
-                refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.BUSY)
-                late = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
-                refuse_if(self.in_flight(request) and not late, Reason.BUSY)
+                refuse_if(type(self.scheduler).abort is ForeignScheduler.abort, Reason.NOT_OFFERED)
+                may_abort_in_flight = Feature.CANCEL_IN_FLIGHT not in self.scheduler.not_offered
+                refuse_if(self.in_flight(request) and not may_abort_in_flight, Reason.NOT_OFFERED)
             case Finish():
                 pass
 
@@ -159,16 +160,16 @@ class ForeignWorld:
             case Schedule():
                 self._schedule()
             case Complete():
-                self.offered = Seen(finished=self._complete())
+                self.offered = Happened(finished=self._complete())
             case Cancel(request):
                 call(lambda: describe(operation), self.scheduler.abort, request)
                 del self.live[request]
                 self.left[request] = ABORTED
-                self.still, self.offered = 0, Seen()
+                self.still, self.offered = 0, Happened()
             case Finish():
                 steps = self._serve_all()
                 self._serve_the_longest()
-                self.offered = Seen(steps=steps)
+                self.offered = Happened(steps=steps)
 
     def _submit(self, request: Request) -> None:
         tokens = text_of(request, self.limits.steps_ahead + 1, stops=self.scheduler.stops)
@@ -176,19 +177,19 @@ class ForeignWorld:
         words = (request.id, prompt_of(request), request.outputs, request.salt)
         call(lambda: f"submit {words}", self.scheduler.submit, *words)
         self.live[request.id] = Served(request, tokens, text)
-        self.still, self.offered = 0, Seen()
+        self.still, self.offered = 0, Happened()
 
     def _schedule(self) -> None:
         step = schedule(self.scheduler)
-        seen = Seen(self.state.issued + 1 if step.rows else 0, tuple(step.rows), tuple(step.preempted))
-        self.offered = seen  # what breaks a rule is shown, too
+        happened = Happened(self.state.issued + 1 if step.rows else 0, tuple(step.rows), tuple(step.preempted))
+        self.offered = happened  # what breaks a rule is shown, too
         for request in step.preempted:
             if request in self.live:
                 self.live[request].preempt()
         if step.rows:
             self.still = 0
-            self._check_requests(seen)
-            self.offered = seen._replace(hit=any(self.device.launch(step, self.live).hits))
+            self._check_requests(happened)
+            self.offered = happened._replace(hit=any(self.device.launch(step, self.live).hits))
             return
         self.still += bool(self.live and not self.device.flights)
         if self.still >= STILL_MAX:
@@ -196,13 +197,13 @@ class ForeignWorld:
                 "R-PRE-3", f"requests {sorted(self.live)} are there, nothing is in flight, and nothing is planned"
             )
 
-    def _check_requests(self, seen: Seen) -> None:
-        requests = [row.request for row in seen.rows]
+    def _check_requests(self, happened: Happened) -> None:
+        requests = [row.request for row in happened.rows]
         for request in requests:
             if request not in self.live:
                 became = self.left.get(request, "was never submitted")
                 raise Broken("R-LIFE-7", f"a row for request {request}, which {became}")
-            if request in seen.preempted:
+            if request in happened.preempted:
                 raise Broken("R-PRE-2", f"request {request} is preempted and has a row in the step")
             if requests.count(request) > 1:
                 raise Broken("R-TAB-1", f"request {request} has {requests.count(request)} rows in one step")
@@ -240,7 +241,11 @@ class ForeignWorld:
     # ---- to the end
 
     def _serve_all(self) -> int:
-        """Go on until every request has left; return how many rounds it took. The bound is `scheduler_progress`'s."""
+        """Go on until every request has left; return how many rounds it took.
+
+        The bound is that of `scheduler_progress`, rounded up: generous for any policy that serves somebody to the end
+        before it comes back to the others. One that preempts in turn for ever exceeds any bound.
+        """
         positions = sum(served.end for served in self.live.values())
         at_most = (2 * positions * max(1, len(self.live)) + 1) * (self.limits.steps_ahead + 2)
         rounds = 0

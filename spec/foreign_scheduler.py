@@ -73,7 +73,7 @@ then nothing may be written that one of them touches (R-LIFE-1).
 host may change after `schedule`, and `own_calls`: set it to a list in `__init__` and append each call of your scheduler
 as a line of text; a finding is then told in these, too.
 
-**What is checked** stands in `RULES_OUTSIDE` of `pagedkv.spec.foreign_judge`: contents above all (every position that a
+**What is checked** stands in `FOREIGN_RULES` of `pagedkv.spec.foreign_judge`: contents above all (every position that a
 step reads must hold the KV of the right prefix, hits included), nothing lost by a preemption, limits kept, everybody
 served in a bounded number of steps, and in the end no block lost: a request as long as the pool is served. Whatever is
 raised is reported as a crash, with the operations that led to it, and so are an answer of the wrong type and none
@@ -81,10 +81,8 @@ within ten seconds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import index
 from typing import Any, NamedTuple
 
-from .calls import call
 from .offers import Discipline, Feature
 from .requests import Limits, RequestId, Token
 from .state import Block, Config, Copy, Tokens
@@ -181,84 +179,3 @@ class ForeignScheduler:
 
 
 ForeignFactory = Callable[[Config, Limits], ForeignScheduler]
-
-
-# ---- asking a scheduler -----------------------------------------------------------------------------------------
-# All of what follows answers in plain types, or raises `Broken` by the name CRASH, as for a `Manager`.
-
-
-def made(factory: ForeignFactory, config: Config, limits: Limits) -> ForeignScheduler:
-    """Make a scheduler."""
-    return call(lambda: f"a scheduler of {config}, {limits}", _made, factory, config, limits)
-
-
-def schedule(scheduler: ForeignScheduler) -> Step:
-    """Ask for a step; where there is none to be had it has no rows."""
-    return call("schedule", _scheduled, scheduler)
-
-
-def complete(scheduler: ForeignScheduler, step: Step, tokens: Mapping[RequestId, Token]) -> tuple[RequestId, ...]:
-    """Bring what a step has sampled; return who is finished."""
-    return call(lambda: f"complete {dict(tokens)}", _completed, scheduler, step, tokens)
-
-
-def rows_read(scheduler: ForeignScheduler, step: Step) -> list[tuple[Block, ...]]:
-    """Return the block tables of a step as a device that executes it now reads them."""
-    return call("rows_read", _rows, scheduler, step)
-
-
-def free_blocks(scheduler: ForeignScheduler) -> int | None:
-    """Return how many blocks no request holds, if it tells."""
-    return call("free_blocks", _free, scheduler)
-
-
-def _made(factory: ForeignFactory, config: Config, limits: Limits) -> ForeignScheduler:
-    scheduler = factory(config, limits)
-    if not isinstance(scheduler, ForeignScheduler):
-        raise TypeError(f"{repr(scheduler)[:60]} is no pagedkv.spec.foreign_scheduler.ForeignScheduler")
-    least = {"first_block": 0, "steps_ahead": 1, "tokens_kept_back": 0}
-    for name, lowest in least.items():
-        value = getattr(scheduler, name)
-        if type(value) is not int or value < lowest:
-            raise TypeError(f"{name} is {repr(value)[:60]}, not an integer of at least {lowest}")
-    sizes = scheduler.block_sizes
-    if not sizes or any(type(size) is not int or size < 1 for size in sizes):
-        raise TypeError(f"block_sizes is {repr(sizes)[:60]}, not integers of at least 1")
-    if scheduler.discipline not in (Discipline.FENCE, Discipline.STREAM_ORDER):
-        raise TypeError(f"discipline is {repr(scheduler.discipline)[:60]}, and steps are on one stream")
-    if wrong := [repr(each)[:60] for each in scheduler.not_offered if not isinstance(each, Feature)]:
-        raise TypeError(f"not_offered holds {wrong[0]}, which is no Feature")
-    return scheduler
-
-
-def _scheduled(scheduler: ForeignScheduler) -> Step:
-    step = scheduler.schedule()
-    if step is None:
-        return Step(())
-    rows = [
-        Row(row.request, index(row.start), index(row.length), _integers(row.blocks), bool(row.samples))
-        for row in step.rows
-    ]
-    copies = [Copy(*_integers(each)) for each in step.copies]
-    return Step(tuple(rows), _integers(step.preempted), tuple(copies), step.own)
-
-
-def _completed(scheduler: ForeignScheduler, step: Step, tokens: Mapping[RequestId, Token]) -> tuple[RequestId, ...]:
-    return _integers(scheduler.complete(step, tokens) or ())
-
-
-def _rows(scheduler: ForeignScheduler, step: Step) -> list[tuple[Block, ...]]:
-    rows = scheduler.rows_read(step)
-    tables = [_integers(row) for row in ([each.blocks for each in step.rows] if rows is None else rows)]
-    if len(tables) != len(step.rows):
-        raise ValueError(f"{len(tables)} tables of a step of {len(step.rows)} rows")
-    return tables
-
-
-def _free(scheduler: ForeignScheduler) -> int | None:
-    free = scheduler.free_blocks()
-    return None if free is None else index(free)
-
-
-def _integers(answer: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(map(index, answer))

@@ -14,6 +14,7 @@ them, and they can be run again.
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from random import Random
@@ -202,19 +203,20 @@ def fuzz(
         tallies = _one_by_one(plan, batches, end)
     else:
         tallies = _shared_out(plan, batches, end, crew, counted=runs is not None)
-    for tally in tallies:
-        total.add(tally)
-        total.seconds = time.monotonic() - began
-        progress(total)
-        if operations is not None and total.operations >= operations:
-            break
+    with closing(tallies):  # nobody works on while what was found is shrunk
+        for tally in tallies:
+            total.add(tally)
+            total.seconds = time.monotonic() - began
+            progress(total)
+            if operations is not None and total.operations >= operations:
+                break
     if total.finding:
         total.finding = shrink(total.finding)
     total.seconds = time.monotonic() - began
     return total
 
 
-def _one_by_one(plan: AnyPlan, batches: Iterator[range], end: float | None) -> Iterator[Tally]:
+def _one_by_one(plan: AnyPlan, batches: Iterator[range], end: float | None) -> Generator[Tally, None, None]:
     """Yield the tally of each run, here."""
     for batch in batches:
         for each in batch:
@@ -226,7 +228,7 @@ def _one_by_one(plan: AnyPlan, batches: Iterator[range], end: float | None) -> I
 
 def _shared_out(
     plan: AnyPlan, batches: Iterator[range], end: float | None, crew: Crew, *, counted: bool
-) -> Iterator[Tally]:
+) -> Generator[Tally, None, None]:
     """Yield the tally of each batch; what is under way at a finding is finished, so the lowest seed is found.
 
     Seeds that nobody took are lost: the rest of a `counted` number of them, else the next.

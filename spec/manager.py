@@ -48,7 +48,8 @@ asked often and must change nothing; the same calls on a new manager must give t
 **What you do not offer** is not asked, and is no fault. A method of the second group below that you do not override is
 not offered; the rest is said in `not_offered`, a frozenset of `Feature`:
 
-    FORK, PIN, CLEAR, PUBLISH   (known by themselves from what you override)
+    FORK, PIN, CLEAR, PUBLISH   need not be said: `fork`, `pin` with `unpin`, `clear` and `publish` are not offered
+                         unless you override them
     COPY_ON_WRITE        forks come only where the parent's last block is full
     SALT                 no salt but 0
     LATE_TOKENS          every prompt has ids, and `publish` tells those of extended positions before they are launched

@@ -45,8 +45,7 @@ class Scope(NamedTuple):
         config = self.config
         return (
             f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} "
-            "tokens, "
-            f"{config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
+            f"tokens, {config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
             f"{self.sharing.describe() if self.sharing else ''}"
         )
 
@@ -76,8 +75,8 @@ def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
     yield from (Execute(launch.id) for launch in state.launches if ready(state, launch))
     yield from (Retire(launch.id) for launch in state.launches if launch.executed)
     yield Retire(state.issued + 1)
-    if left := _left(state):
-        yield Retire(left)
+    if gone := _gone(state):
+        yield Retire(gone)
     if scope.sharing and fresh:
         yield from (Add(fresh[0], text, salt) for salt, text in texts(state, scope.tokens, scope.sharing))
     if scope.sharing:
@@ -104,7 +103,7 @@ def _submissions(state: State, scope: Scope, batch: tuple[Name, ...]) -> Iterato
 
 
 def possible(state: State, operation: object) -> bool:
-    """Whether the world can do this now: a device keeps its order, tells of what it has done alone; no id is a lie."""
+    """Whether the world can do this now: launches execute in their order and complete only then; told ids are true."""
     if isinstance(operation, Execute):
         return any(launch.id == operation.launch and ready(state, launch) for launch in state.launches)
     if isinstance(operation, Retire):
@@ -112,7 +111,7 @@ def possible(state: State, operation: object) -> bool:
     return not isinstance(operation, Publish) or is_true(state, operation)
 
 
-def _left(state: State) -> LaunchId:
+def _gone(state: State) -> LaunchId:
     """Return a launch that has left already, 0 if there is none: its completion may come a second time."""
     in_flight = {launch.id for launch in state.launches}
     return next((launch for launch in range(state.issued, 0, -1) if launch not in in_flight), 0)
@@ -221,7 +220,7 @@ def _odd_move(state: State, names: int, random: Random) -> Operation:
             Submit(((one, 1), (random.choice((stranger, one)), 1))),
             Submit(((one, random.choice((0, too_long))),)),
             Submit(()),
-            Retire(random.choice((_left(state), state.issued + 1))),
+            Retire(random.choice((_gone(state), state.issued + 1))),
             Release(stranger),
         )
     )

@@ -10,7 +10,7 @@ Each says less than its namesake in the spec: no rule here may call a manager wr
 not told is not judged, need is counted generously, and a block table is looked at up to the sequence's length alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -130,3 +130,8 @@ def _taken(step: OutsideStep) -> Iterator[tuple[Name, Block]]:
                         yield name, block
         case _:
             pass
+
+
+def is_inside(copy: Copy, batch: Collection[Name], usable: range, size: int) -> bool:
+    """Whether a copy is for a sequence of its batch, between usable blocks, and of at most a block."""
+    return copy.sequence in batch and copy.source in usable and copy.target in usable and 0 <= copy.extent <= size

@@ -4,15 +4,13 @@ What a launch touches is told by the block tables that it was given and by the c
 should hold, by the shadow. Of the disciplines, *fence* alone promises that nothing in flight is handed out.
 """
 
-from collections.abc import Collection
-
 from .alphabet import Add, Execute, Extend, Fork, Publish, Release, Retire, Submit
 from .arithmetic import blocks_needed
 from .offers import Discipline, Feature
-from .outside_book import OUTSIDE, OutsideStep, slots_of, touched
+from .outside_book import OUTSIDE, OutsideStep, is_inside, slots_of, touched
 from .refusals import Refused
 from .rule_book import Lines, rule
-from .state import Block, Content, Copy, Name, before
+from .state import Block, Content, Name, before
 
 
 @rule("R-DATA", Execute, book=OUTSIDE)
@@ -83,11 +81,6 @@ def planned_copies_keep_their_source(step: OutsideStep) -> Lines:
     for name, block in step.taken:
         if block in sources:
             yield f"block {block} was handed out to sequence {name}, and {sources[block]} has still to read it"
-
-
-def is_inside(copy: Copy, batch: Collection[Name], usable: range, size: int) -> bool:
-    """Whether a copy is for a sequence of its batch, between usable blocks, and of at most a block."""
-    return copy.sequence in batch and copy.source in usable and copy.target in usable and 0 <= copy.extent <= size
 
 
 @rule("R-COW-3", Extend, Fork, book=OUTSIDE)

@@ -21,6 +21,7 @@ class Reason(StrEnum):
     BUSY = "Busy"  # planned positions at a fork; the limit of launches in flight at a launch
     UNKNOWN_LAUNCH = "UnknownLaunch"  # never issued
     DRAINING = "Draining"  # no more requests are taken in
+    NOT_OFFERED = "NotOffered"  # the thing under test does not offer it, so it was not asked
 
 
 class Refused(Exception):  # noqa: N818  (a refusal is an answer, not an error)

@@ -63,7 +63,7 @@ class Rule(NamedTuple):
     name: str
     sentence: str
     predicate: Callable[[Any], Lines]  # over a `Step`, or what another book has its rules look at
-    on: tuple[type, ...] | None  # the operations whose steps it can fail on; None: any that changes the state
+    on: tuple[type, ...] | None  # the operations whose steps it can fail on; None: every operation
 
 
 Book = dict[str, Rule]

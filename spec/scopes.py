@@ -24,28 +24,28 @@ from .shards import AnySettings
 
 
 @dataclass
-class Campaign:
+class Walks:
     """Walks over several scopes: their reports, or why there is none, in the order in which scopes were named."""
 
     settings: Sequence[AnySettings]
-    walks: list[Report | Lost | None]  # None: not begun
+    outcomes: list[Report | Lost | None]  # None: not begun
     seconds: float = 0.0
     fired: Counter[str] = field(default_factory=Counter)
     refused: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def reports(self) -> list[Report]:
         """Return the reports of the walks that were walked."""
-        return [walk for walk in self.walks if isinstance(walk, Report)]
+        return [walk for walk in self.outcomes if isinstance(walk, Report)]
 
     def first(self) -> tuple[AnySettings, Report] | None:
         """Return the shortest counterexample."""
-        pairs = zip(self.settings, self.walks, strict=True)
+        pairs = zip(self.settings, self.outcomes, strict=True)
         broken = [(settings, walk) for settings, walk in pairs if isinstance(walk, Report) and walk.broken]
         return min(broken, key=lambda pair: len(pair[1].trace), default=None)
 
     def complete(self) -> bool:
         """Return whether every scope was walked to its end."""
-        return all(isinstance(walk, Report) and walk.complete for walk in self.walks)
+        return all(isinstance(walk, Report) and walk.complete for walk in self.outcomes)
 
     def vocabulary(self) -> list[str]:
         """Return what the walks together should meet."""
@@ -85,8 +85,8 @@ def explore_scopes(
     workers: int = 1,
     crew: Crew | None = None,
     seconds: float | None = None,
-    progress: Callable[[Campaign], None] = lambda _: None,
-) -> Campaign:
+    progress: Callable[[Walks], None] = lambda _: None,
+) -> Walks:
     """Walk every scope, each within so many seconds, until a rule is broken.
 
     With more than one worker the factory must be importable by name. A crew that is given takes the place of processes,
@@ -94,27 +94,27 @@ def explore_scopes(
     what all wait for: name it first.
     """
     began = time.monotonic()
-    campaign = Campaign(scopes, [None] * len(scopes))
+    walks = Walks(scopes, [None] * len(scopes))
     if crew is None and workers > 1:
         crew = ProcessCrew(min(workers, len(scopes)))
     jobs = _walks(scopes, seconds)
     try:
         answers = ((job, job()) for job in jobs) if crew is None else share_out(crew, jobs)
         for job, walk in answers:
-            campaign.walks[job.number] = walk
-            campaign.seconds = time.monotonic() - began
+            walks.outcomes[job.number] = walk
+            walks.seconds = time.monotonic() - began
             if isinstance(walk, Report):
-                campaign.fired += walk.fired
-                campaign.refused += walk.refused
+                walks.fired += walk.fired
+                walks.refused += walk.refused
                 if walk.broken:
                     jobs.close()
-            progress(campaign)
+            progress(walks)
         for job in jobs:  # none, unless nobody is left to take them
-            campaign.walks[job.number] = Lost("nobody was left to walk it")
+            walks.outcomes[job.number] = Lost("nobody was left to walk it")
     finally:
         if crew is not None:
             crew.close()
-    return campaign
+    return walks
 
 
 def _walks(scopes: Sequence[AnySettings], seconds: float | None) -> Generator[Walk, None, None]:

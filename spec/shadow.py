@@ -6,7 +6,9 @@ have. It executes launches one at a time, each at any moment that the streams an
 nothing of reference counts, free lists or fences, so it judges managers that nobody here wrote, under whatever
 discipline they have.
 
-What it checks: R-DATA; R-TAB-1 (a row names a usable block for each position that is read); copies inside blocks.
+It judges R-DATA and R-TAB-1 (a row names a usable block for each position that is read) as a launch executes; whoever
+tells it of hits, copies and edges has judged them (`outside`, `foreign_device`).
+
 Cost: a launch is executed in time proportional to the positions that it reads.
 
 Prefix sharing needs no more than names: contents of positions whose tokens are known from the first on are named by
@@ -21,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from .arithmetic import blocks_needed
 from .outcome import Rows, Telling
+from .outside_book import is_inside
 from .refusals import Broken
 from .state import (
     Block,
@@ -81,8 +84,7 @@ class Shadow:
         count, known = (tokens, ()) if isinstance(tokens, int) else (len(tokens), tokens)
         root, epoch = Root(salt, self.state.weights), self.state.epochs
         launched = len(hits) * self.config.block_size
-        if launched >= count:
-            raise Broken("R-HASH-5", f"{len(hits)} blocks were hit by {count} tokens, which leaves none to compute")
+        assert launched < count, "one token is left to compute"
         text = tuple([(epoch, position) for position in range(count)])
         named = [self.names.setdefault(Key(root, known[: at + 1]), text[at]) for at in range(len(known))]
         text = (*named, *text[len(named) :])
@@ -121,9 +123,7 @@ class Shadow:
             self._put(name, old._replace(text=old.text + new))
         batch = {name for name, _ in rows}
         for copy in copies:
-            inside = copy.source in self.usable and copy.target in self.usable
-            if copy.sequence not in batch or not inside or not 0 <= copy.extent <= self.config.block_size:
-                raise Broken("R-COW-3", f"{copy} is not inside usable blocks, or for no sequence of the batch")
+            assert is_inside(copy, batch, self.usable, self.config.block_size), copy
             self.plans[copy.sequence] = (*self.plans.get(copy.sequence, ()), copy)
 
     def fork(self, parent: Name, child: Name, copies: Iterable[Copy] = ()) -> None:
@@ -134,8 +134,7 @@ class Shadow:
 
     def launch(self, rows: Rows, stream: int, after: frozenset[LaunchId]) -> LaunchId:
         """A step was submitted; its tables are read when it executes."""
-        if any(not 1 <= edge <= self.state.issued for edge in after):
-            raise Broken("R-LIFE-2", f"an edge to a launch that was never issued: {sorted(after)}")
+        assert all(1 <= edge <= self.state.issued for edge in after), "an edge is to a launch that was issued"
         parts: list[Computation] = []
         copies: list[Copy] = []
         for name, count in rows:

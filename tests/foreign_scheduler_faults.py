@@ -138,6 +138,17 @@ class BudgetForPromptsAlone(PagedScheduler):
             self.budget -= decoding
 
 
+class OneMoreThanMayRun(PagedScheduler):
+    """Whether another may run is looked at when it runs already."""
+
+    def schedule(self) -> Batch:
+        self.max_seqs += 1
+        try:
+            return super().schedule()
+        finally:
+            self.max_seqs -= 1
+
+
 class ForgetsWhatWasSampled(PagedScheduler):
     """A preempted sequence begins again with its prompt alone."""
 
@@ -188,9 +199,10 @@ FAULTS: dict[type[PagedScheduler], str] = {
     PublishesWhatIsNotComputed: "R-HASH-4",
     NothingLeftToCompute: "R-HASH-5",
     NoBlockAtAnExactMultiple: "R-TAB-1",
-    BudgetForPromptsAlone: "R-CAP-4",
+    OneMoreThanMayRun: "R-CAP-4",
     ForgetsWhatWasSampled: "R-PRE-1",
     KeepsWhatItComputed: "R-PRE-1",
     VictimInTheBatch: "R-PRE-2",
+    BudgetForPromptsAlone: "R-PRE-2",
     WaitsForOneBlockMore: "R-PRE-3",
 }

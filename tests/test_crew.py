@@ -15,7 +15,7 @@ from pagedkv.spec.fuzz import Batch, Plan, Tally, fuzz
 from pagedkv.spec.fuzz import run as run_seed
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.reference import Reference
-from pagedkv.spec.scopes import Campaign, Walk, explore_scopes
+from pagedkv.spec.scopes import Walk, Walks, explore_scopes
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config
 
@@ -193,40 +193,40 @@ def facts(report: Report | Lost | None) -> tuple[int, int, int]:
 def test_each_scope_is_walked_as_if_it_were_the_only_one(crew: Hired | None) -> None:
     scopes = walks_of(Reference, 3, 1, 2)
     alone = [explore(settings) for settings in scopes]
-    campaign = explore_scopes(scopes, crew=crew)
-    assert [facts(walk) for walk in campaign.walks] == [facts(report) for report in alone]
-    assert campaign.complete()
-    assert campaign.first() is None
+    walks = explore_scopes(scopes, crew=crew)
+    assert [facts(walk) for walk in walks.outcomes] == [facts(report) for report in alone]
+    assert walks.complete()
+    assert walks.first() is None
     for kind in ("add", "retire"):
-        assert campaign.fired[kind] == sum(report.fired[kind] for report in alone)
-    assert set(campaign.holes()) <= set.intersection(*(set(report.holes()) for report in alone))
+        assert walks.fired[kind] == sum(report.fired[kind] for report in alone)
+    assert set(walks.holes()) <= set.intersection(*(set(report.holes()) for report in alone))
 
 
 def test_processes_walk_scopes() -> None:
     scopes = walks_of(Reference, 1, 2)
     one, two = explore_scopes(scopes), explore_scopes(scopes, workers=2)
-    assert [facts(walk) for walk in one.walks] == [facts(walk) for walk in two.walks]
+    assert [facts(walk) for walk in one.outcomes] == [facts(walk) for walk in two.outcomes]
 
 
 def test_a_scope_that_is_lost_is_named_and_the_others_are_walked() -> None:
-    campaign = explore_scopes(walks_of(Reference, 1, 2, 3), crew=Hired(2, lambda number: number == 2))
-    assert campaign.walks[1] == Lost("the machine left")
-    assert [type(walk) for walk in campaign.walks] == [Report, Lost, Report]
-    assert not campaign.complete()
-    campaign = explore_scopes(walks_of(Reference, 1, 2, 3), crew=Hired(1, until=1))
-    assert campaign.walks[1:] == [Lost("nobody was left to walk it")] * 2
+    walks = explore_scopes(walks_of(Reference, 1, 2, 3), crew=Hired(2, lambda number: number == 2))
+    assert walks.outcomes[1] == Lost("the machine left")
+    assert [type(walk) for walk in walks.outcomes] == [Report, Lost, Report]
+    assert not walks.complete()
+    walks = explore_scopes(walks_of(Reference, 1, 2, 3), crew=Hired(1, until=1))
+    assert walks.outcomes[1:] == [Lost("nobody was left to walk it")] * 2
 
 
 def test_the_shortest_counterexample_is_taken_and_no_more_scopes_are_given_out() -> None:
     """Early reuse takes three operations in any scope: the one named first is taken, and the third never begins."""
-    campaign = explore_scopes(walks_of(EarlyReuse, 2, 1, 3), crew=Hired(2))
-    first = campaign.first()
+    walks = explore_scopes(walks_of(EarlyReuse, 2, 1, 3), crew=Hired(2))
+    first = walks.first()
     assert first is not None
     assert (first[0].scope.config.blocks, len(first[1].trace)) == (2, 3)
-    assert campaign.walks[2] is None
+    assert walks.outcomes[2] is None
     longer = Report("", trace=[1, 2], broken=first[1].broken)
     shorter = Report("", trace=[1], broken=first[1].broken)
-    pair = Campaign(campaign.settings[:2], [longer, shorter]).first()
+    pair = Walks(walks.settings[:2], [longer, shorter]).first()
     assert pair is not None
     assert pair[1] is shorter
 

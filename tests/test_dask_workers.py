@@ -161,8 +161,8 @@ def test_seeds_that_end_their_workers_are_named(capsys: Captured, address: str) 
 def test_scopes_are_walked_by_workers(address: str) -> None:
     scopes = [Settings(Scope(Config(blocks, 1, 1, 1), sequences=2, tokens=1, rows=1), Reference) for blocks in (1, 2)]
     with connected(address) as client:
-        campaign = explore_scopes(scopes, crew=DaskCrew(client))
-    for settings, walk in zip(scopes, campaign.walks, strict=True):
+        walks = explore_scopes(scopes, crew=DaskCrew(client))
+    for settings, walk in zip(scopes, walks.outcomes, strict=True):
         alone = explore(settings)
         assert isinstance(walk, Report)
         assert (walk.states, walk.edges, walk.fired, walk.refused) == (

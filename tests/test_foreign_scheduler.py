@@ -13,8 +13,8 @@ from pagedkv.bench.command_line import run as run_command
 from pagedkv.bench.foreign_search import TRIED, foreign_plan, told_in_words
 from pagedkv.spec.foreign_alphabet import Finish, from_json, to_json
 from pagedkv.spec.foreign_drivers import ForeignCase
-from pagedkv.spec.foreign_judge import RULES_OUTSIDE, Seen
-from pagedkv.spec.foreign_scheduler import Config, Discipline, Feature, ForeignScheduler, Limits, Row, Step
+from pagedkv.spec.foreign_judge import FOREIGN_RULES, Happened
+from pagedkv.spec.foreign_scheduler import Config, Copy, Discipline, Feature, ForeignScheduler, Limits, Row, Step
 from pagedkv.spec.fuzz import run
 from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.requests import Request
@@ -53,7 +53,7 @@ def test_a_seed_is_a_run() -> None:
 
 
 def test_every_rule_has_a_fault() -> None:
-    assert RULES_OUTSIDE.keys() == set(FAULTS.values()) | {"R-LIFE-1"}  # which the own scheduler breaks, below
+    assert FOREIGN_RULES.keys() == set(FAULTS.values()) | {"R-LIFE-1"}  # which the own scheduler breaks, below
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
@@ -169,14 +169,19 @@ def test_what_is_not_offered_is_not_asked() -> None:
             super().abort(request)
 
     assert first_finding(Late, runs=20) is None
+    here = ForeignCase(Config(4, 2), Late, Limits(4, 2)).start()
+    assert not any(isinstance(here.step(each), Refused) for each in (Submit(Request(0, 3, 1)), Schedule()))
+    asked = here.step(Cancel(0))
+    assert isinstance(asked, Refused)
+    assert asked.reason is Reason.NOT_OFFERED
 
 
 def test_a_row_in_flight_when_its_request_is_aborted_completes_like_any_other() -> None:
     here = world()
     for operation in (Submit(Request(0, 1, 2)), Schedule(), Cancel(0)):
         here.step(operation)
-    assert here.step(Complete()) == Seen()
-    assert isinstance(here.step(Finish()), Seen)
+    assert here.step(Complete()) == Happened()
+    assert isinstance(here.step(Finish()), Happened)
     assert here.blocks() == (4, 0, 0)
 
 
@@ -225,6 +230,7 @@ def step(*rows: Row, finished: tuple[int, ...] = (), preempted: tuple[int, ...] 
 
 WHOLE = step(Row(0, 0, 3, (1, 2), samples=True))
 LAST = step(Row(0, 3, 1, (1, 2), samples=True), finished=(0,))
+BOTH = step(Row(0, 0, 2, (1,), samples=False), Row(1, 0, 2, (2,), samples=False))
 TWO = (Request(0, (5, 6, 7), 2), Request(1, (5, 6, 8), 2))
 
 
@@ -233,6 +239,8 @@ def test_a_right_script_is_right() -> None:
     chunks = (step(Row(0, 0, 2, (1,), samples=False)), step(Row(0, 2, 1, (1, 2), samples=True)), LAST)
     assert verdict(*chunks) == ""
     assert verdict(WHOLE, step(Row(1, 2, 1, (1, 3), samples=True)), requests=TWO) == ""  # a hit
+    copies = [Copy(0, 3, 4, 1), Copy(0, 3, 4, 2)]
+    assert verdict(BOTH._replace(copies=copies), requests=TWO) == ""  # into one block, for one request
     again = step(Row(0, 0, 4, (3, 4), samples=True), finished=(0,), preempted=())
     assert verdict(WHOLE, again._replace(preempted=()), requests=TWO[:1]) == ""  # preempted, and nobody said so
 
@@ -254,7 +262,11 @@ def test_a_right_script_is_right() -> None:
         ("R-OWN-3", (step(Row(0, 0, 3, (1, 1), samples=True)),)),
         ("R-OWN-3", (step(Row(0, 0, 2, (1,), samples=False), Row(1, 0, 2, (1,), samples=False)),)),
         ("R-COW-1", (WHOLE, step(Row(1, 0, 2, (1,), samples=False)), step(Row(0, 3, 1, (1, 2), samples=True)))),
-        ("R-CAP-4", (step(Row(0, 0, 3, (1, 2), samples=True), Row(1, 0, 2, (3,), samples=False)),)),
+        ("R-OWN-3", (BOTH._replace(copies=[Copy(0, 3, 4, 2), Copy(1, 3, 4, 2)]),)),  # of two copies
+        ("R-OWN-3", (BOTH._replace(copies=[Copy(0, 3, 2, 1)]),)),  # of a copy and a row
+        ("R-COW-3", (BOTH._replace(copies=[Copy(0, 3, 5, 1)]),)),
+        ("R-COW-3", (BOTH._replace(copies=[Copy(2, 3, 4, 1)]),)),
+        ("R-PRE-2", (step(Row(0, 0, 3, (1, 2), samples=True), Row(1, 0, 2, (3,), samples=False)),)),  # of 4 positions
         ("R-HASH-4", (step(Row(0, 2, 1, (1, 2), samples=True)),)),
         ("R-HASH-5", (WHOLE, step(Row(1, 3, 0, (1, 2), samples=True)))),
         ("R-DATA", (step(Row(0, 0, 1, (1,), samples=False)), step(Row(0, 2, 1, (1, 2), samples=True)))),
@@ -263,6 +275,13 @@ def test_a_right_script_is_right() -> None:
 )
 def test_a_wrong_script_breaks_its_rule(rule: str, steps: tuple[Step, ...]) -> None:
     assert verdict(*steps, requests=TWO) == rule
+
+
+def test_no_more_requests_have_a_row_than_may_run() -> None:
+    three = [Request(name, (5,), 1) for name in range(3)]
+    rows = [Row(name, 0, 1, (name + 1,), samples=True) for name in range(3)]
+    assert verdict(step(*rows[:2], finished=(0, 1)), requests=(three[0], three[1])) == ""
+    assert verdict(step(*rows), requests=tuple(three)) == "R-CAP-4"
 
 
 def test_hits_of_other_tokens_or_salts_are_told_apart() -> None:

@@ -55,7 +55,7 @@ def test_nothing_is_found_in_our_own_in_a_hundred_thousand_operations() -> None:
         (faulty(scheduler_faults.VictimInThePlan), "CRASH"),  # our cache refuses to launch it
         (faulty(scheduler_faults.RecomputeFromTheStart), "R-PRE-1"),
         (faulty(scheduler_faults.PendingKept), "R-PRE-3"),
-        (faulty(scheduler_faults.BudgetNotCounted), "R-CAP-4"),
+        (faulty(scheduler_faults.BudgetNotCounted), "R-PRE-2"),
         (faulty(scheduler_faults.WatermarkWhereNothingRuns, watermark=1), "R-PRE-3"),
         (faulty(scheduler_faults.HoldAndWait), "R-OWN-4"),
     ],

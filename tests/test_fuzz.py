@@ -1,12 +1,15 @@
 """The seeded random driver: one seed is one run, completions come in every way, shrinking leaves no surplus."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec import traces
 from pagedkv.spec.alphabet import Retire, Submit
+from pagedkv.spec.crew import Job
 from pagedkv.spec.fuzz import Plan, fuzz, run
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.state import Config
@@ -60,6 +63,40 @@ def test_the_first_finding_is_that_of_the_lowest_seed() -> None:
     assert one.finding is not None
     assert two.finding is not None
     assert one.finding.trace == two.finding.trace
+
+
+class OneAfterAnother:
+    """A crew of one that works here."""
+
+    def __init__(self) -> None:
+        self.given: list[Job] = []
+        self.closed = False
+
+    def room(self) -> int:
+        return 1 - len(self.given)
+
+    def give(self, job: Job) -> None:
+        self.given.append(job)
+
+    def take(self) -> tuple[Job, Any]:
+        job = self.given.pop()
+        return job, job()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_nobody_works_on_while_a_finding_is_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew, closed = OneAfterAnother(), list[bool]()
+
+    def shrunk(finding: Finding) -> Finding:
+        closed.append(crew.closed)
+        return finding
+
+    monkeypatch.setattr(sys.modules["pagedkv.spec.fuzz"], "shrink", shrunk)
+    tally = fuzz(Plan(MissingEdge, Config(4, 2, 2, 3)), operations=1, crew=crew)
+    assert tally.finding is not None
+    assert closed == [True]
 
 
 @pytest.mark.parametrize("operations", [0, 1, 7, 400])

@@ -10,7 +10,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.peers import PEERS
 from pagedkv.spec import fuzz
 from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
-from pagedkv.spec.foreign_judge import ForeignWorld, Seen
+from pagedkv.spec.foreign_judge import ForeignWorld, Happened
 from pagedkv.spec.foreign_scheduler import Limits
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.requests import Request
@@ -88,7 +88,7 @@ def test_vllm_hits_a_block_that_a_withdrawn_step_never_wrote() -> None:
 def stepped(here: ForeignWorld) -> dict[int, tuple[int, int]]:
     """Schedule a step and complete it; return from where each request computes, and how many positions."""
     seen = here.step(Schedule())
-    assert isinstance(seen, Seen)
+    assert isinstance(seen, Happened)
     here.step(Complete())
     return {row.request: (row.start, row.length) for row in seen.rows}
 

@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pagedkv.bench import peers_campaign
+from pagedkv.bench import peer_process, peers_campaign
 from pagedkv.bench.command_line import run
+from pagedkv.bench.peer_process import Server, read_written_down
 from pagedkv.bench.peers import PEERS, peer_of
-from pagedkv.bench.peers_campaign import LONG, Server, run_campaign
+from pagedkv.bench.peers_campaign import LONG, run_campaign
 from pagedkv.bench.peers_report import cell, markdown, verdicts
+from pagedkv.spec import fuzz
 from pagedkv.spec.outside import OUTSIDE
+from pagedkv.spec.refusals import Broken
 
 
 class InThisProcess:
@@ -49,12 +52,25 @@ def test_a_campaign_can_be_repeated() -> None:
     assert (first.operations, first.seeds) == (second.operations, second.seeds)
 
 
+def test_what_is_written_down_is_what_was_run(tmp_path: Path) -> None:
+    """The world, too: in another one the operations would mean something else, and nothing would show again."""
+    server = InThisProcess("planted_faults:OffByOne").server
+    found = [tally for seed in range(6) if (tally := fuzz.run(server.plan(frozenset()), seed)).finding]
+    assert len(found) > 1
+    for tally in found:
+        file = tmp_path / f"{tally.seed}"
+        assert server.run_written_down(tally.seed, frozenset(), file).operations == tally.operations
+        case, *trace = read_written_down(file)
+        assert tally.finding is not None
+        assert (case, tuple(trace)) == (tally.finding.case, tally.finding.trace)
+
+
 def test_ours_and_what_it_offers_are_told() -> None:
     campaign = judged("impl", 1_500)
     assert campaign.findings == []
     assert campaign.about["discipline"] == "fence"
     assert campaign.about["not_judged"] == {}
-    assert {verdict["verdict"] for verdict in verdicts(campaign.about, []).values()} == {"kept"}
+    assert {verdict["verdict"] for verdict in verdicts(campaign.about, [], campaign.fired).values()} == {"kept"}
 
 
 def test_a_death_a_leak_and_an_absence_do_not_end_the_command(
@@ -80,7 +96,8 @@ def test_a_death_a_leak_and_an_absence_do_not_end_the_command(
         assert part in page
     assert Path(leak["picture"]).is_file()
     table = (out / "peers.md").read_text()
-    assert "| R-OWN-4 | kept | broken (2) |" in table
+    assert "| R-OWN-4 | not met | broken (2) |" in table  # the counts of the one died with it
+    assert told["hostile_managers:Dies"]["ended"] == "deaths of its process: 1"
     assert "| CRASH | broken (" in table
     shown = capsys.readouterr().out
     assert "nobody:Here: not installed: put it on PYTHONPATH" in shown
@@ -88,15 +105,48 @@ def test_a_death_a_leak_and_an_absence_do_not_end_the_command(
     assert "R-OWN-4 does not hold after 2 operations" in capsys.readouterr().out
 
 
+class Dying(InThisProcess):
+    """A peer whose process dies in every round; written down, it dies before its first operation, or lives."""
+
+    def __init__(self, *, lives_alone: bool) -> None:
+        super().__init__("impl")
+        self.lives_alone = lives_alone
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Answer what is asked about, and die of what is to be run."""
+        if method == "run" or (method == "run_written_down" and not self.lives_alone):
+            raise Broken("CRASH", "its process ended")
+        return super().ask(method, *arguments)
+
+
+def test_a_campaign_that_its_deaths_ended_says_so_and_keeps_nothing() -> None:
+    """Nothing was judged, so nothing is kept; a death that no operation is known of is a crash all the same."""
+    campaign = run_campaign(Dying(lives_alone=False), 100_000, 0)  # type: ignore[arg-type]
+    assert campaign.ended == "deaths of its process: 3"
+    assert campaign.untraced == [f"seed {seed}, before its first operation: its process ended" for seed in range(3)]
+    told = verdicts(campaign.about, [], campaign.fired, campaign.untraced)
+    assert cell(told.pop("CRASH")) == "broken"
+    assert {cell(verdict) for verdict in told.values()} == {"not met"}
+
+
+def test_deaths_that_do_not_show_again_are_all_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers_campaign, "ROUND_OPERATIONS", 1)
+    campaign = run_campaign(Dying(lives_alone=True), 100_000, 0)  # type: ignore[arg-type]
+    assert campaign.untraced == ["once, and not again: its process ended"] * 3
+    assert campaign.ended
+    told = verdicts(campaign.about, [], campaign.fired, campaign.untraced)
+    assert (cell(told["R-TXN-1"]), cell(told["CRASH"])) == ("kept", "broken")  # what lived is judged
+
+
 @pytest.mark.deep
 def test_a_hang_that_cannot_be_interrupted_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers_campaign, "DEATHS_MAX", 1)
-    monkeypatch.setattr(peers_campaign, "ROUND_S_MAX", 40.0)
+    monkeypatch.setattr(peer_process, "ROUND_S_MAX", 40.0)
     file = tmp_path / "peers.json"
     words = ["--operations", "300", "--out", str(tmp_path / "out"), "--json", str(file)]
     assert run(["peers", "hostile_managers:HangsForGood", *words]) == 1
     ((finding,),) = (peer["findings"] for peer in json.loads(file.read_text())["peers"])
-    assert (finding["rule"], finding["detail"]) == ("CRASH", "no answer within 40 s, not even to an interruption")
+    assert (finding["rule"], finding["detail"]) == ("CRASH", "a round was not done within 40 s")
 
 
 def test_a_name_that_is_none_is_bad_input(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,11 +183,14 @@ def test_versions_are_told_of_what_is_installed_and_of_sources(tmp_path: Path, m
 
 
 def test_verdicts_in_words() -> None:
-    about = {"rules": ["R-DATA", "R-COW-1"], "not_judged": {"R-COW-1": "no fork"}}
-    told = verdicts(about, [{"rule": "R-DATA", "length": 7}])
+    rules = {"R-DATA": ["launch"], "R-COW-1": ["launch"], "R-TAB-1": ["add", "launch"], "R-HASH-6": ["clear"]}
+    about = {"rules": rules, "not_judged": {"R-COW-1": "no fork"}}
+    told = verdicts(about, [{"rule": "R-DATA", "length": 7}], {"launch": 3, "clear": 0})
     assert {rule: cell(verdict) for rule, verdict in told.items()} == {
         "R-DATA": "broken (7)",
         "R-COW-1": "not offered",
+        "R-TAB-1": "kept",
+        "R-HASH-6": "not met",
         "CRASH": "kept",
     }
     assert cell(None) == "-"

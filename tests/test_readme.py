@@ -16,7 +16,7 @@ import typer.core
 import typer.main
 from pagedkv.bench.command_line import application, run
 from pagedkv.spec.alphabet import KINDS, REFUSALS, Execute
-from pagedkv.spec.foreign_judge import RULES_OUTSIDE
+from pagedkv.spec.foreign_judge import FOREIGN_RULES
 from pagedkv.spec.outside import OUTSIDE
 from pagedkv.spec.rules import RULES, Rule
 from pagedkv.spec.rules_scheduling import SCHEDULING
@@ -171,7 +171,7 @@ def test_the_table_of_scheduling_rules_is_that_of_the_code() -> None:
 
 def test_the_table_of_rules_of_a_strangers_scheduler_is_that_of_the_code() -> None:
     right = []
-    for rule, sentence in RULES_OUTSIDE.items():
+    for rule, sentence in FOREIGN_RULES.items():
         faults = [f"`{fault.__name__}`" for fault, broken in FOREIGN_FAULTS.items() if broken == rule]
         right.append([rule, sentence, ", ".join(faults)])
     assert table(SPEC, "rule of a stranger's scheduler") == right
