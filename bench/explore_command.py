@@ -91,8 +91,8 @@ def explore_command(
 
     Where no size is given: 3 blocks of 2 tokens, 2 launches, 2 streams; with --sharing 2 (--deep: 3) blocks of 1 token,
     1 launch, 1 stream. What breaks a rule is reported with the shortest sequence of operations that does it. An
-    operation that never fired, or a refusal that was never met, fails the run: the scope was too small to show
-    anything.
+    operation that never fired, or (in lock-step) a refusal that was never met, fails the run: the scope was too small
+    to show anything.
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json")
@@ -185,22 +185,24 @@ def _print(report: Report, settings: AnySettings, target: str) -> None:
     print_met(console, report.vocabulary, report.fired, report.refused)
     if isinstance(settings, Settings) and settings.lacks:
         console.print(f"not offered: {', '.join(sorted(settings.lacks))}", soft_wrap=True, markup=False)
-    end = (
-        "every state visited"
-        if report.complete
-        else "stopped before the end: longer histories were not tried; a smaller scope goes deeper"
-    )
+    holes = _holes(report, settings)
+    if report.broken:
+        end = "stopped at a broken rule"
+    elif not report.complete:
+        end = "no rule broken; stopped before the end: longer histories were not tried, a smaller scope goes deeper"
+    else:
+        end = f"every state visited, no rule broken{', but not everything was tried' if holes else ''}"
     console.print(
         f"{report.states:,} states, {report.edges:,} edges, depth {report.depth}, {report.seconds:.1f} s: {end}",
         soft_wrap=True,
     )
-    for hole in _holes(report, settings):
+    for hole in holes:
         console.print(f"a hole in this run: {hole}; a larger scope would meet it", soft_wrap=True)
 
 
 def _holes(report: Report, settings: AnySettings) -> list[str]:
-    """Return what should have been met: by a walk that went to its end, where the spec says what can be refused."""
-    return report.holes() if report.complete and settings.lock_step else []
+    """Return what should have been met by a walk that went to its end; refusals, where the spec says which."""
+    return report.holes(refusals=settings.lock_step) if report.complete else []
 
 
 def _results(report: Report, settings: AnySettings, target: str) -> dict[str, Any]:

@@ -33,8 +33,8 @@ from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
 from pagedkv.spec.foreign_drivers import ForeignPlan
-from pagedkv.spec.fuzz import AnyPlan, Plan, Tally, fuzz
-from pagedkv.spec.machine import hunt
+from pagedkv.spec.fuzz import HIT, AnyPlan, Plan, Tally, fuzz
+from pagedkv.spec.machine import Hunted, hunt
 from pagedkv.spec.offers import NEEDED
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan
@@ -100,7 +100,7 @@ def fuzz_command(
     """Drive a cache manager with random operations and late, reordered, repeated completions; shrink what breaks.
 
     In lock-step with the spec where the target shows its state, else by the rules that show from outside. One seed is
-    one run.
+    one run. An operation that is offered and never fired in thousands fails the run: nothing was judged of it.
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[again] if again else [])
@@ -124,15 +124,15 @@ def fuzz_command(
             else _plan(target, config, contents_only=contents_only, sharing=sharing)
         )
         with crew_of(dask, target, None if counted else seconds) as crew:
-            tally, finding = _look(plan, search, spinner, crew)
-    _print(tally, plan, target)
+            tally, finding, hunted = _look(plan, search, spinner, crew)
+    _print(tally, plan, target, hunted, found=finding is not None)
     results = _results(tally, finding, plan, target) | {"command": invoked_as(context)}
     if finding is not None:
         with patience():
             results |= end_in_counterexample(finding, out, target)
     if json_file is not None:
         write_json(json_file, results)
-    if finding is not None or tally.lost:
+    if finding is not None or tally.lost or results["holes"]:
         raise typer.Exit(1)
 
 
@@ -148,7 +148,7 @@ def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: b
     return plan._replace(config=config)
 
 
-def _hunt(plan: Plan | SchedulerPlan, search: Search, show_examples: Callable[[int], None]) -> Finding | None:
+def _hunt(plan: Plan | SchedulerPlan, search: Search, show_examples: Callable[[Hunted], None]) -> Finding | None:
     """Let Hypothesis look, for its share of the time."""
     share = search.seconds * HYPOTHESIS_SHARE
     how: dict[str, Any] = {"number": search.seed, "examples": EXAMPLES_MAX, "seconds": share, "progress": show_examples}
@@ -160,17 +160,21 @@ def _hunt(plan: Plan | SchedulerPlan, search: Search, show_examples: Callable[[i
     return hunt(Case(plan.config or drawn, plan.factory, plan.lock_step), **how)
 
 
-def _look(plan: AnyPlan, search: Search, spinner: LateSpinner, crew: DaskCrew | None) -> tuple[Tally, Finding | None]:
+def _look(
+    plan: AnyPlan, search: Search, spinner: LateSpinner, crew: DaskCrew | None
+) -> tuple[Tally, Finding | None, Hunted]:
     """Let Hypothesis look, then run seeds, here or by a crew; the finding is shrunk."""
-    seconds = search.seconds
+    seconds, hunted = search.seconds, Hunted()
     if search.hypothesis and not isinstance(plan, ForeignPlan):
         seconds *= 1 - HYPOTHESIS_SHARE
 
-        def show_examples(done: int) -> None:
-            spinner.says(f"Hypothesis: {done:,} examples")
+        def show_examples(done: Hunted) -> None:
+            nonlocal hunted
+            hunted = done
+            spinner.says(f"Hypothesis: {done.examples:,} examples, {done.operations:,} operations")
 
         if finding := _hunt(plan, search, show_examples):
-            return Tally(), finding
+            return Tally(), finding, hunted
 
     def show_progress(tally: Tally) -> None:
         spinner.says(f"{tally.runs:,} runs, {tally.operations:,} operations")
@@ -185,7 +189,7 @@ def _look(plan: AnyPlan, search: Search, spinner: LateSpinner, crew: DaskCrew | 
         crew=crew,
         progress=show_progress,
     )
-    return tally, tally.finding
+    return tally, tally.finding, hunted
 
 
 def _run_again(path: Path, other: str | None, json_file: Path | None, command: str) -> None:
@@ -212,11 +216,12 @@ def _shows_itself(case: Case) -> bool:
         return True  # it can't even be made, which running it will say
 
 
-def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
+def _print(tally: Tally, plan: AnyPlan, target: str, hunted: Hunted, *, found: bool) -> None:
     console = Console()
     judge = "lock-step with the spec" if plan.lock_step else JUDGED_FROM_OUTSIDE
     if not tally.runs and not tally.lost:
-        console.print(f"fuzz {target}: found by Hypothesis; {judge}", soft_wrap=True, markup=False)
+        looked = f"found by Hypothesis in {hunted.operations:,} operations, {hunted.seconds:.1f} s"
+        console.print(f"fuzz {target}: {looked}; {judge}", soft_wrap=True, markup=False)
         return
     rate = tally.operations / tally.seconds if tally.seconds else 0
     console.print(
@@ -225,9 +230,13 @@ def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
         soft_wrap=True,
         markup=False,
     )
+    if hunted.operations:
+        looked = f"before that Hypothesis: {hunted.operations:,} operations, {hunted.seconds:.1f} s, nothing found"
+        console.print(looked, soft_wrap=True, highlight=False)
     table = Table("operation", "fired", "refused", title_justify="left")
     left_out = plan.lacks if isinstance(plan, Plan) else frozenset()
     never = {KINDS[kind] for kind, feature in NEEDED.items() if feature in left_out}
+    never |= {HIT} if isinstance(plan, Plan) and not plan.shares_prefixes() else set()
     for kind in plan.vocabulary():
         words = ", ".join(f"{reason} {count:,}" for reason, count in tally.refusals(kind).items())
         table.add_row(kind, *(("not offered", "-") if kind in never else (f"{tally.fired[kind]:,}", words or "-")))
@@ -239,6 +248,11 @@ def _print(tally: Tally, plan: AnyPlan, target: str) -> None:
         console.print(said, soft_wrap=True, markup=False, highlight=False)
     if len(tally.lost) > LOST_SHOWN_MAX:
         console.print(f"lost: {len(tally.lost) - LOST_SHOWN_MAX:,} more batches of seeds (all in --json)")
+    holes = tally.holes(plan)
+    for hole in holes:
+        console.print(f"a hole in this run: {hole}; nothing was judged of it", soft_wrap=True)
+    if not found:
+        console.print(f"no rule broken{', but not everything was tried' if holes else ''}", soft_wrap=True)
 
 
 def _results(tally: Tally, finding: Finding | None, plan: AnyPlan, target: str) -> dict[str, Any]:
@@ -250,6 +264,7 @@ def _results(tally: Tally, finding: Finding | None, plan: AnyPlan, target: str) 
         "seconds": tally.seconds,
         "fired": dict(tally.fired),
         "refused": {kind: tally.refusals(kind) for kind in plan.vocabulary()},
+        "holes": tally.holes(plan),
         "rule": finding.broken.rule if finding else None,
         "counterexample_length": len(finding.trace) if finding else None,
         "seed": tally.seed if tally.finding else None,

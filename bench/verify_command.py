@@ -18,7 +18,7 @@ from pagedkv.bench.verify_journals import audit_random_runs
 from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import Plan, fuzz
-from pagedkv.spec.machine import hunt
+from pagedkv.spec.machine import Hunted, hunt
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.scheduler_drivers import SchedulerPlan
@@ -138,12 +138,12 @@ def _hypothesis(share: float, seed: int) -> Checked:
     """Let Hypothesis look."""
     began = time.monotonic()
     case = Case(Config(4, 2, 2, 3), Implementation)
-    tried = [0]
+    tried = [Hunted()]
     finding = hunt(case, number=seed, examples=EXAMPLES_MAX, seconds=share, progress=tried.append)
     result = f"{finding.broken.rule} broken" if finding else HELD
     scope = "4 blocks, B = 2, 4 sequences, 3 in flight, 2 streams"
     return Checked(
-        "Hypothesis state machine", scope, f"{tried[-1]:,} examples", time.monotonic() - began, result, finding
+        "Hypothesis state machine", scope, f"{tried[-1].examples:,} examples", time.monotonic() - began, result, finding
     )
 
 

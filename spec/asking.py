@@ -152,6 +152,8 @@ def _twin(manager: Manager) -> Manager | None:
         return None
     if not isinstance(twin, Manager):
         raise TypeError(f"{_short(twin)} is no Manager")
+    if twin.own_calls is manager.own_calls is not None:  # a shallow copy, whose calls are none of the first one's
+        twin.own_calls = []
     return twin
 
 

@@ -95,6 +95,8 @@ class BlackBox:
 
     def step(self, operation: Operation) -> Outcome | Refused:
         """Take one operation, and judge what shows of it."""
+        if self.manager.own_calls:
+            self.manager.own_calls.clear()
         self.offered = self.refusal(operation)
         if self.offered:
             return self.offered
@@ -162,8 +164,6 @@ class BlackBox:
 
     def _ask(self, operation: Operation) -> Outcome | Refused:
         """Put an operation to the manager, tell the shadow what it did, and look at what it shows then."""
-        if self.manager.own_calls:
-            self.manager.own_calls.clear()
         answer = self.offered = ask(self.manager, operation)
         self.asked, self.asked_count = (self.asked, operation), self.asked_count + 1
         if not isinstance(answer, Refused):
@@ -224,18 +224,25 @@ class BlackBox:
         return manager
 
     def _finds_room(self) -> bool:
-        """Whether a sequence as long as the whole pool finds room now: tried on a copy.
+        """Whether a sequence as long as the whole pool finds room once all others are released: tried on a copy.
 
-        Where a copy costs all that was asked before, the next one waits until as much again has been asked.
+        Where a copy costs all that was asked before, it is tried when all is over alone, and the next one waits until
+        as much again has been asked.
         """
+        state, lacks = self.state, self.claims.lacks
+        exits = [*map(Release, state.sequences), *map(Unpin, state.pins)]
+        if any(fit(state, each, lacks) is None for each in exits):
+            return True
         probe = twin_of(self.manager)
         if probe is None:
-            if self.asked_count < self._next_probe:
+            if exits or self.asked_count < self._next_probe:
                 return True
             self._next_probe = 2 * self.asked_count
             probe = self._asked_again()
+        for each in exits:
+            ask(probe, each)
         config = self.shadow.config
-        longest = fit(self.state, Add(0, config.blocks * config.block_size), self.claims.lacks)
+        longest = fit(state, Add(0, config.blocks * config.block_size), lacks)
         return longest is None or not isinstance(ask(probe, longest), Refused)
 
     # ---- what the device reads

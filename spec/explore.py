@@ -49,9 +49,19 @@ class Report:
     vocabulary: list[str] = field(default_factory=list)  # what it should meet
     refusals: dict[str, tuple[Reason, ...]] = field(default_factory=dict)
 
-    def holes(self) -> list[str]:
-        """Return what a complete walk should have met and did not."""
-        never = [f"{kind} never fired" for kind in self.vocabulary if not self.fired[kind]]
+    def holes(self, *, refusals: bool = True) -> list[str]:
+        """Return what a complete walk should have met and did not.
+
+        Without `refusals` only what never fired: what makes no sense is never asked of a black box.
+        """
+        asked = {kind for kind, _ in self.refused}
+        never = [
+            f"{kind} never fired{', it was refused each time' if kind in asked else ''}"
+            for kind in self.vocabulary
+            if not self.fired[kind]
+        ]
+        if not refusals:
+            return never
         return never + [
             f"{kind} was never refused as {reason}"
             for kind, reasons in self.refusals.items()

@@ -20,14 +20,15 @@ from itertools import islice
 from random import Random
 from typing import Any, NamedTuple
 
-from .alphabet import KINDS, Execute, Operation, Release, Retire, Submit, Unpin
+from .alphabet import KINDS, SHARING, Add, Execute, Operation, Release, Retire, Submit, Unpin
 from .crew import Crew, Lost, ProcessCrew, share_out
 from .foreign_drivers import ForeignPlan
 from .manager import Factory
 from .moves import Lots, draw_move
-from .offers import Feature
+from .offers import NEEDED, Feature
 from .operations import ready
-from .refusals import Broken, Refused
+from .outcome import Outcome
+from .refusals import Broken, Reason, Refused
 from .scheduler_drivers import SchedulerPlan
 from .state import Config
 from .traces import Case, Finding, shrink
@@ -37,6 +38,9 @@ SEQUENCES = 4
 STREAMS = 3
 SHARING_SHARE = 2 / 3  # of the runs tell token ids, where prefixes are shared
 OPERATIONS = 400  # a run: long enough to reuse every block many times
+ENOUGH = 4000  # operations, in which everything fires ten times and more in drawn worlds
+ENOUGH_FOR_HITS = 40_000  # the same of hits, of which there is one in a thousand operations
+HIT = "hit"
 BATCH = 8  # seeds that are given out at a time: about half a second in lock-step
 
 
@@ -56,11 +60,18 @@ class Plan(NamedTuple):
 
     def vocabulary(self) -> list[str]:
         """Return what runs may meet."""
-        return list(KINDS.values())
+        return [*KINDS.values(), HIT]
 
-    def words(self, operation: Operation, _decided: object = None) -> list[str]:
-        """Return what is met by an operation."""
-        return [KINDS[type(operation)]]
+    def offered(self) -> list[str]:
+        """Return what long runs meet: all but what a black box does not offer, and prefixes where none are shared."""
+        never = {KINDS[kind] for kind, feature in NEEDED.items() if feature in self.lacks}
+        never |= set() if self.shares_prefixes() else {*SHARING, HIT}
+        return [word for word in self.vocabulary() if word not in never]
+
+    def words(self, operation: Operation, decided: Outcome | None = None) -> list[str]:
+        """Return what is met by an operation: a prompt that begins with blocks that were there, too."""
+        word = KINDS[type(operation)]
+        return [word, HIT] if decided and decided.hits and isinstance(operation, Add) else [word]
 
     def draw_case(self, random: Random) -> Case:
         """Draw what to run on."""
@@ -129,6 +140,27 @@ class Tally:
     def refusals(self, kind: str) -> dict[str, int]:
         """Return how often an operation was refused, for each reason."""
         return {reason: count for (operation, reason), count in sorted(self.refused.items()) if operation == kind}
+
+    def holes(self, plan: AnyPlan) -> list[str]:
+        """Return what runs should have met and did not, where they were long: nothing was judged of that.
+
+        In sizes that were given, not drawn, much can't be done; there only what was asked counts.
+        """
+        asked = {kind for kind, reason in self.refused if reason == Reason.NO_SPACE}
+        return [
+            f"{word} never fired{', it was refused each time' if word in asked else ''}"
+            for word in ([] if self.finding else _expected(plan))
+            if self.operations >= (ENOUGH_FOR_HITS if word == HIT else ENOUGH)
+            and not self.fired[word]
+            and (plan.config is None or word in asked)
+        ]
+
+
+def _expected(plan: AnyPlan) -> list[str]:
+    """Return what long runs meet whoever is under test: of a scheduler, hits where it has a prefix cache."""
+    if isinstance(plan, Plan):
+        return plan.offered()
+    return [HIT] if isinstance(plan, ForeignPlan) and plan.sharing and plan.offers.shares_prefixes else []
 
 
 def _drain(here: World) -> list[Operation]:

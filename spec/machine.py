@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, event, seed, settings
 from hypothesis import strategies as st
@@ -68,11 +68,20 @@ TELLINGS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 0, 1, 2)), IDS), min_
 SUBMISSIONS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 1, ALL, 2, ALL, 0))), min_size=1, max_size=3)
 
 
+class Hunted(NamedTuple):
+    """How far a hunt has come."""
+
+    examples: int = 0  # at most so many: a round ends with the first that breaks a rule
+    operations: int = 0
+    seconds: float = 0.0
+
+
 class JudgedMachine(RuleBasedStateMachine):
     """What is under test, beside its judge: a cache manager, or a scheduler. Subclasses name the case."""
 
     case: Any  # a `Case` or a `SchedulerCase`
     finding: Finding | None = None  # of the last example that broke a rule
+    operations = 0  # of all examples
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,6 +94,7 @@ class JudgedMachine(RuleBasedStateMachine):
         if operation is None:
             return None
         self.trace.append(operation)
+        type(self).operations += 1
         try:
             decided = self.world.step(operation)
         except Broken as broken:
@@ -221,21 +231,23 @@ def hunt(
     number: int = 0,
     examples: int = 200,
     seconds: float = math.inf,
-    progress: Callable[[int], None] = lambda _: None,
+    progress: Callable[[Hunted], None] = lambda _: None,
 ) -> Finding | None:
     """Let Hypothesis look for a broken rule, in rounds, until so many examples are tried or time is up.
 
     `machine_of` gives the state machine of the case. Return what it found, shrunk. One number is one hunt: nothing is
     kept from one to the next.
     """
-    end = time.monotonic() + seconds
+    began, operations = time.monotonic(), 0
     for done in range(0, examples, ROUND_EXAMPLES):
+        kind, count = machine_of(case), min(ROUND_EXAMPLES, examples - done)
         with _nothing_left_behind():
-            finding = _round(machine_of(case), f"{number} {done}", min(ROUND_EXAMPLES, examples - done))
+            finding = _round(kind, f"{number} {done}", count)
+        operations += kind.operations
+        progress(Hunted(done + count, operations, time.monotonic() - began))
         if finding:
             return shrink(finding)
-        progress(done + ROUND_EXAMPLES)
-        if time.monotonic() > end:
+        if time.monotonic() - began > seconds:
             break
     return None
 

@@ -70,8 +70,6 @@ def not_judged(manager: Manager) -> dict[str, str]:
         words["R-COW-3"] = words["R-LIFE-8"] = "no copy is ever asked for"
     elif Feature.PARTIAL_STEPS in left_out:
         words["R-LIFE-8"] = str(Feature.PARTIAL_STEPS)
-    if Feature.EXACT_SPACE in left_out:
-        words["R-CAP-1"] = str(Feature.EXACT_SPACE)
     if not manager.shares_prefixes:
         words |= {name: "no prefix cache" for name in OUTSIDE if name.startswith(("R-HASH", "R-EVICT"))}
     elif Feature.CLEAR in left_out:

@@ -38,15 +38,22 @@ def completions_are_taken(step: OutsideStep) -> Lines:
         yield f"{describe(step.operation)} was refused as {step.answer.reason}: it must always be possible"
 
 
-@rule("R-CAP-1", Add, Extend, book=OUTSIDE)
+@rule("R-CAP-1", Add, Extend, Fork, Submit, Publish, Clear, book=OUTSIDE)
 def room_is_used(step: OutsideStep) -> Lines:
-    """What fits is not refused for want of space: need is no more than the blocks that nobody holds.
+    """What makes sense is refused for want of space alone, and only where it needs more blocks than nobody holds.
 
     Nobody: no sequence, no pin, no planned copy; under *fence* no launch in flight either. A prefix index keeps what
-    leads to such blocks, too, so with ids known and launches in flight this is not judged there.
+    leads to such blocks, too, so with ids known and launches in flight this is not judged there. Who does not offer
+    EXACT_SPACE answers for a sequence that is alone: for one that starts in an empty pool, and for one that goes on
+    with a block to spare. Else a manager that refuses everything would be judged for nothing.
     """
-    refused = isinstance(step.answer, Refused) and step.answer.reason in (Reason.NO_SPACE, Reason.TOO_LONG)
-    if not refused or Feature.EXACT_SPACE in step.claims.lacks or not all(step.old.pins.values()):
+    answer = step.answer
+    if not isinstance(answer, Refused):
+        return
+    if answer.reason not in (Reason.NO_SPACE, Reason.TOO_LONG) or not isinstance(step.operation, Add | Extend | Fork):
+        yield f"{describe(step.operation)} was refused as {answer.reason}: nothing but want of space may be refused"
+        return
+    if not all(step.old.pins.values()):
         return
     fenced = step.claims.discipline is Discipline.FENCE
     if fenced and step.names and (step.old.launches or any(step.plans.values())):
@@ -57,7 +64,7 @@ def room_is_used(step: OutsideStep) -> Lines:
     if fenced:
         held |= step.in_flight
     room, need = len({*step.claims.usable} - held), _need(step)
-    if need <= room:
+    if need + _spare(step) <= room:
         yield f"{describe(step.operation)} needs {need} blocks, {room} are held by nobody, and it was refused"
 
 
@@ -111,15 +118,25 @@ def _free_once(step: OutsideStep) -> Lines:
 
 @rule("R-OWN-4", *_ON_HOST, book=OUTSIDE)
 def every_exit(step: OutsideStep) -> Lines:
-    """Every exit lets all go: a release is never refused, and when all is over the whole pool can be had again."""
+    """Every exit lets all go: a release is never refused, and when all is over the whole pool can be had again.
+
+    A refusal is an exit, too, and what it leaves behind shows in no block table. So where it is not told which blocks
+    are free, all is released on a copy after each.
+    """
+    refused = isinstance(step.answer, Refused)
     if isinstance(step.answer, Refused) and isinstance(step.operation, Release | Unpin):
         yield f"{describe(step.operation)} was refused as {step.answer.reason}: it must always be possible"
-    if step.new.sequences or step.new.launches or step.new.pins or isinstance(step.operation, Submit):
+    if step.new.launches or isinstance(step.operation, Submit):
         return
     available, blocks = step.after.available(), step.new.config.blocks
-    if available is not None and step.after.cached is not None and len(available) < blocks:
+    if step.new.sequences or step.new.pins:
+        needs_room = isinstance(step.operation, Add | Extend | Fork)
+        if refused and needs_room and available is None and not step.probe():
+            what = f"{describe(step.operation)} was refused; when all is released then"
+            yield f"{what}, a sequence of {blocks} blocks, the whole pool, finds no room"
+    elif available is not None and step.after.cached is not None and len(available) < blocks:
         yield f"all is over, and of {blocks} blocks {blocks - len(available)} are neither free nor cached"
-    elif Feature.EXACT_SPACE not in step.claims.lacks and not step.probe():
+    elif not step.probe():
         yield f"all is over, and a sequence of {blocks} blocks, the whole pool, finds no room"
 
 
@@ -162,12 +179,24 @@ def _named(step: OutsideStep) -> set[Name]:
             return set()
 
 
+def _spare(step: OutsideStep) -> int:
+    """Return how many blocks more than it needs an operation may want, by what its manager offers."""
+    if Feature.EXACT_SPACE not in step.claims.lacks:
+        return 0
+    alone = len(step.old.sequences) <= (not isinstance(step.operation, Add))
+    if not alone or step.old.launches or step.old.pins or any(step.plans.values()):
+        return step.old.config.blocks + 1  # as many as there are not
+    return 0 if isinstance(step.operation, Add) else 1
+
+
 def _need(step: OutsideStep) -> int:
     """Return how many blocks an operation needs at most: no hit, and a copy of each tail that another may read."""
     size = step.old.config.block_size
     operation = step.operation
     if isinstance(operation, Add):
         return blocks_needed(operation.length, size)
+    if isinstance(operation, Fork):  # which may copy at once
+        return blocks_needed(step.old.sequences[operation.parent].allocated, size)
     need = 0
     sources = {copy.source for copies in step.plans.values() for copy in copies}
     if isinstance(operation, Extend):

@@ -60,10 +60,10 @@ class Walks:
         return met
 
     def holes(self) -> list[str]:
-        """Return what all walks together should have met and did not."""
+        """Return what all walks together should have met and did not: refusals, too, where all are in lock-step."""
         together = Report("", fired=self.fired, refused=self.refused)
         together.vocabulary, together.refusals = self.vocabulary(), self.refusals()
-        return together.holes()
+        return together.holes(refusals=all(settings.lock_step for settings in self.settings))
 
 
 @dataclass(frozen=True)

@@ -158,3 +158,65 @@ class Forgetful(CannotBeCopied):
         type(self).made += 1
         if type(self).made % 2:
             self.free.reverse()
+
+
+class KeepsASpare(CannotBeCopied):
+    """Sound: to grow, it wants a free block even when none is needed. It can be copied."""
+
+    not_offered = frozenset({Feature.BATCHES, Feature.EXACT_SPACE})
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        del self.uncopyable
+
+    def extend(self, rows: Rows) -> list[Copy]:
+        if not self.free:
+            raise Refused(Reason.NO_SPACE)
+        return super().extend(rows)
+
+
+class NeverAdds(KeepsASpare):
+    """Has no room for anybody."""
+
+    def add(self, name: Name, count: int) -> None:  # noqa: ARG002  (the signature is the protocol's)
+        raise Refused(Reason.NO_SPACE)
+
+
+class NeverExtends(KeepsASpare):
+    """Has room for prompts alone."""
+
+    def extend(self, rows: Rows) -> list[Copy]:  # noqa: ARG002  (the signature is the protocol's)
+        raise Refused(Reason.NO_SPACE)
+
+
+class NeverForks(KeepsASpare):
+    """Has no room for a second sequence of the same contents."""
+
+    def fork(self, parent: Name, child: Name) -> None:  # noqa: ARG002  (the signature is the protocol's)
+        raise Refused(Reason.NO_SPACE)
+
+
+class NeverLaunches(KeepsASpare):
+    """Is always busy."""
+
+    def launch(self, rows: Rows, stream: int) -> None:  # noqa: ARG002  (the signature is the protocol's)
+        raise Refused(Reason.BUSY)
+
+
+class KeepsWhatAFailedAddTook(KeepsASpare):
+    """Takes blocks one by one, and gives none back where there are too few."""
+
+    def add(self, name: Name, count: int) -> None:
+        if -(-count // self.config.block_size) > len(self.free):
+            self.free.clear()
+        super().add(name, count)
+
+
+class KeepsWhatAFailedExtensionTook(KeepsASpare):
+    """The same, where a sequence grows: what lives goes on, and in the end the pool is smaller."""
+
+    def extend(self, rows: Rows) -> list[Copy]:
+        ((name, count),) = rows
+        if -(-(self.lengths[name] + count) // self.config.block_size) - len(self.tables[name]) > len(self.free):
+            self.free.clear()
+        return super().extend(rows)

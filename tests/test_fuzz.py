@@ -1,8 +1,9 @@
 """The seeded random driver: one seed is one run, completions come in every way, shrinking leaves no surplus."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.spec import traces
 from pagedkv.spec.alphabet import Retire, Submit
 from pagedkv.spec.crew import Job
-from pagedkv.spec.fuzz import Plan, fuzz, run
+from pagedkv.spec.fuzz import ENOUGH, ENOUGH_FOR_HITS, Plan, Tally, fuzz, run
+from pagedkv.spec.offers import Feature
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, shrink, tell
@@ -141,9 +143,23 @@ def test_every_operation_fires_and_every_refusal_is_met() -> None:
     assert set(alone.fired) == {"add", "extend", "fork", "launch", "execute", "retire", "release"}
     assert len(alone.refused) == 4 + 5 + 3 + 4 + 1 + 1
     tally = fuzz(Plan(Reference), runs=60)
-    assert set(tally.fired) == {*alone.fired, "publish", "pin", "unpin", "clear"}
+    assert set(tally.fired) == {*alone.fired, "publish", "pin", "unpin", "clear", "hit"}
     assert len(tally.refused) == len(alone.refused) + 3 + 2 + 1
     assert tally.refusals("retire") == {"UnknownLaunch": tally.refused["retire", "UnknownLaunch"]}
+
+
+def test_what_long_runs_never_met_is_a_hole_in_them() -> None:
+    sharing, small = Plan(Reference), Plan(Reference, Config(1, 1, 1, 1))
+    all_but_extend = Counter(word for word in sharing.offered() if word not in ("extend", "hit"))
+    long = Tally(operations=ENOUGH, fired=all_but_extend)
+    assert long.holes(sharing) == ["extend never fired"]
+    assert replace(long, operations=ENOUGH_FOR_HITS).holes(sharing) == ["extend never fired", "hit never fired"]
+    assert replace(long, operations=ENOUGH - 1).holes(sharing) == []
+    assert long.holes(small) == [], "in a pool of one slot nothing grows"
+    asked = replace(long, refused=Counter([("extend", "NoSpace")]))
+    assert asked.holes(small) == ["extend never fired, it was refused each time"]
+    alone = Plan(Reference, lock_step=False, sharing=False, lacks=frozenset({Feature.FORK}))
+    assert alone.offered() == ["add", "extend", "launch", "execute", "retire", "release"]
 
 
 # ---- shrinking ------------------------------------------------------------------------------------------------------

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.alphabet import Add, Execute, Operation, Publish, Release, Retire, Submit
+from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import Plan, fuzz, run
-from pagedkv.spec.manager import Discipline
+from pagedkv.spec.manager import Discipline, Manager
+from pagedkv.spec.moves import Scope
 from pagedkv.spec.outside import OUTSIDE, PAGES, not_judged
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.rules import RULES
+from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, tell
 
@@ -160,3 +163,34 @@ def test_what_a_manager_does_not_claim_is_not_judged() -> None:
     assert {"R-LIFE-1", "R-LIFE-2", "R-LIFE-8", "R-COW-3", "R-EVICT-1", "R-HASH-1", "R-OWN-5"} <= plain.keys()
     assert not plain.keys() & {"R-DATA", "R-TAB-1", "R-OWN-3", "R-OWN-4", "R-COW-1", "R-CAP-1", "R-TXN-1", "R-LIFE-4"}
     assert Discipline.STREAM_ORDER in plain["R-LIFE-1"]
+
+
+# Managers that may refuse though there is room, and tell nothing of free blocks: what shows of them all the same, and
+# the operations that it takes. What grows alone has a block to spare; a refusal that leaves a block behind shows at
+# once in an empty pool, and else when all is released.
+INEXACT: dict[type[Manager], tuple[str, int]] = {
+    managers.NeverAdds: ("R-CAP-1", 1),
+    managers.NeverExtends: ("R-CAP-1", 2),
+    managers.NeverForks: ("R-CAP-1", 5),  # add, launch, execute, retire, fork: with a launch in flight it may wait
+    managers.NeverLaunches: ("R-CAP-1", 2),
+    managers.KeepsWhatAFailedAddTook: ("R-OWN-4", 1),
+    managers.KeepsWhatAFailedExtensionTook: ("R-OWN-4", 2),
+}
+IN_THREE_BLOCKS = Scope(Config(blocks=3, block_size=1, streams=1, launches=1), sequences=2, tokens=2, rows=1)
+
+
+@pytest.mark.parametrize("fault", INEXACT, ids=lambda fault: fault.__name__)
+def test_who_may_refuse_more_than_it_must_is_judged_all_the_same(fault: type[Manager]) -> None:
+    report = explore(Settings(IN_THREE_BLOCKS, fault, lock_step=False))
+    assert report.broken is not None
+    assert (report.broken.rule, len(report.trace)) == INEXACT[fault], report.broken
+    finding = fuzz(Plan(fault, lock_step=False), runs=20).finding
+    assert finding is not None
+    assert finding.broken.rule == INEXACT[fault][0], finding.broken
+
+
+def test_who_wants_a_block_to_spare_passes() -> None:
+    report = explore(Settings(IN_THREE_BLOCKS, managers.KeepsASpare, lock_step=False))
+    assert (report.broken, report.complete) == (None, True)
+    assert report.refused["extend", "NoSpace"]
+    assert fuzz(Plan(managers.KeepsASpare, lock_step=False), runs=20).finding is None

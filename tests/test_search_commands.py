@@ -118,10 +118,12 @@ def test_fuzz_of_one_seed_is_one_run(capsys: Captured) -> None:
     assert (facts["runs"], facts["rule"], facts["seed"]) == (5, None, None)
     assert again | {"seconds": 0} == facts | {"seconds": 0}
     assert rows(out) == {
-        operation: (f"{facts['fired'][operation]:,}", in_words(facts["refused"][operation]))
-        for operation in KINDS.values()
+        operation: (f"{facts['fired'].get(operation, 0):,}", in_words(facts["refused"].get(operation, {})))
+        for operation in (*KINDS.values(), "hit")
     }
-    assert facts["operations"] == sum(facts["fired"].values()) + sum(
+    assert facts["holes"] == []
+    assert out.endswith("no rule broken\n")
+    assert facts["operations"] == sum(facts["fired"].values()) - facts["fired"]["hit"] + sum(
         sum(met.values()) for met in facts["refused"].values()
     )
 
@@ -231,3 +233,17 @@ def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, command: tuple[str
     for mark in marks.iterdir():
         with pytest.raises(ProcessLookupError):
             os.kill(int(mark.name), 0)
+
+
+def test_what_is_refused_each_time_fails_a_search(capsys: Captured) -> None:
+    """No rule is broken: in a pool of one slot there is no room to grow. Nothing was judged of it, though."""
+    one_slot = ("--blocks", "1", "--block-size", "1", "--target", "outside_managers:KeepsASpare")
+    facts = searched(1, "fuzz", "--operations", "4000", *ONE, *one_slot)
+    assert (facts["rule"], facts["holes"]) == (None, ["extend never fired, it was refused each time"])
+    out = capsys.readouterr().out
+    assert "a hole in this run: extend never fired, it was refused each time; nothing was judged of it" in out
+    assert out.endswith("no rule broken, but not everything was tried\n")
+    facts = searched(1, "explore", *one_slot, *ONE)
+    assert (facts["rule"], facts["complete"]) == (None, True)
+    assert facts["holes"] == ["extend never fired, it was refused each time"]
+    assert "every state visited, no rule broken, but not everything was tried" in capsys.readouterr().out
