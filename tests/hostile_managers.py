@@ -79,7 +79,9 @@ class NotOfferedByValue(Reference):
 class NotOfferedInAList(Reference):
     """It says in a list what it does not offer, which is as good as a set."""
 
-    not_offered: Any = [Feature.BATCHES]
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.not_offered: Any = [Feature.BATCHES]
 
 
 class HalfWritten(Manager):

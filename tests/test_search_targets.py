@@ -133,7 +133,7 @@ def test_in_lock_step_too(capsys: Captured, target: str, rule: str, said: str) -
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("OneRowAlone", "(expected 1): if yours takes one row, put BATCHES into not_offered"),
+        ("OneRowAlone", ": if yours takes one row, put BATCHES into not_offered"),
         ("OneTokenAlone", ": AssertionError: if yours takes one token, put SEVERAL_TOKENS into not_offered"),
     ],
 )
