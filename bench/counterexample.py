@@ -69,11 +69,12 @@ class Saved(NamedTuple):
 def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broken | None) -> None:
     """Print a counterexample as it was told: the rule, its sentence, and a line a step."""
     rule = broken.rule if broken else finding.broken.rule
-    ends = "does not hold" if broken else "held this time"
+    if rule == "CRASH":
+        ends = "crash" if broken else "no crash this time"
+    else:
+        ends = f"{rule} {'does not hold' if broken else 'held this time'}"
     caption = sentence_of(finding.case, rule)
-    table = Table(
-        title=escape(one_line(f"{rule} {ends} after {len(told)} operations")), caption=caption, title_justify="left"
-    )
+    table = Table(title=escape(one_line(f"{ends} after {len(told)} operations")), caption=caption, title_justify="left")
     for heading in ("step", "operation", "outcome"):
         table.add_column(heading, overflow="fold")
     for heading in ("free", "held", "quarantined"):

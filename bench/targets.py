@@ -77,7 +77,10 @@ def imported_target(name: str) -> Named:
     except (KeyboardInterrupt, BadInput):
         raise
     except BaseException as error:
-        raise BadInput(where, f"cannot be imported ({said(error)})", "name a module that can be") from error
+        remedy = f"modules are looked for in {os.getcwd()} and where packages are installed"  # noqa: PTH109  (as above)
+        if isinstance(error, ModuleNotFoundError) and module_name.endswith(".py"):
+            remedy = f"give the module without .py; {remedy}"
+        raise BadInput(where, f"cannot be imported ({said(error)})", remedy) from error
     if not callable(found):
         raise BadInput(where, "not callable", "name a class, or a function that makes what is to be driven")
     return Named(name)

@@ -26,8 +26,10 @@ from .calls import call
 from .manager import Discipline, Factory, Feature, Manager
 from .outcome import Merge, Outcome
 from .outside_book import Sight
-from .refusals import Reason, Refused
+from .refusals import Broken, Reason, Refused
 from .state import Block, Config, Copy, LaunchId, Name
+
+SHOWN_CHARACTERS_MAX = 60  # of what a manager answers
 
 
 def made(factory: Factory, config: Config) -> Manager:
@@ -40,7 +42,21 @@ def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
     if isinstance(operation, Add) and isinstance(operation.tokens, int) and not operation.salt:
         return call(lambda: describe(operation), _answered, manager.add, operation[:2])
     method: Callable[..., object] = getattr(manager, _METHODS[type(operation)])
-    return call(lambda: describe(operation), _answered, method, operation)
+    try:
+        return call(lambda: describe(operation), _answered, method, operation)
+    except Broken as broken:
+        if isinstance(operation, Extend) and (remedy := _of_more_than_one(operation)):
+            raise Broken(broken.rule, f"{broken.detail}: {remedy}") from broken.__cause__
+        raise
+
+
+def _of_more_than_one(operation: Extend) -> str:
+    """Return what the author of an adapter can say who takes one row, or one token, at a time."""
+    if len(operation.rows) > 1:
+        return "if yours takes one row, put BATCHES into not_offered"
+    if any(count > 1 for _, count in operation.rows):
+        return "if yours takes one token, put SEVERAL_TOKENS into not_offered"
+    return ""
 
 
 def table_of(manager: Manager, name: Name) -> tuple[Block, ...]:
@@ -75,7 +91,21 @@ def _made(factory: Factory, config: Config) -> Manager:
     if type(manager.streams_offered) is not int or manager.streams_offered < 1:
         raise TypeError(f"streams_offered is {_short(manager.streams_offered)}, not an integer of at least 1")
     _check_claims(manager)
+    _check_methods(manager)
     return manager
+
+
+def _check_methods(manager: Manager) -> None:
+    """Raise where one of the four methods is missing that every manager gives; prompts with ids may be all it takes."""
+    kind = type(manager)
+    missing = [name for name in _GIVEN if getattr(kind, name) is getattr(Manager, name) and name not in vars(manager)]
+    if "add" in missing and kind.add_prompt is not Manager.add_prompt:
+        missing.remove("add")
+    if missing:
+        raise TypeError(f"{kind.__name__} does not define {', '.join(missing)}")
+
+
+_GIVEN = ("add", "extend", "release", "block_table")
 
 
 def _check_claims(manager: Manager) -> None:
@@ -84,8 +114,12 @@ def _check_claims(manager: Manager) -> None:
     if limit is not None and (type(limit) is not int or limit < 1):
         raise TypeError(f"launches_offered is {_short(limit)}, not None or an integer of at least 1")
     Discipline(manager.discipline)
-    if not all(isinstance(feature, Feature) for feature in manager.not_offered):
-        raise TypeError(f"not_offered is {_short(manager.not_offered)}, not a set of pagedkv.spec.manager.Feature")
+    left_out: Any = manager.not_offered
+    if not isinstance(left_out, Collection) or isinstance(left_out, str):
+        raise TypeError(f"not_offered is {_short(left_out)}, not a set of pagedkv.spec.manager.Feature")
+    for each in left_out:
+        if not isinstance(each, Feature):
+            raise TypeError(f"not_offered holds {_short(each)}, which is no pagedkv.spec.manager.Feature")
     if not all(type(size) is int and size >= 1 for size in manager.block_sizes) or not manager.block_sizes:
         raise TypeError(f"block_sizes is {_short(manager.block_sizes)}, not integers of at least 1")
 
@@ -124,7 +158,10 @@ _NONE = Outcome()
 
 
 def _copies(answer: Any) -> tuple[Copy, ...]:
-    return tuple([Copy(*_integers(each)) for each in answer])
+    try:
+        return tuple([Copy(*_integers(each)) for each in answer])
+    except TypeError as error:
+        raise TypeError(f"{error}; expected a list of Copy(sequence, source, target, extent)") from error
 
 
 def _integers(answer: Any) -> tuple[int, ...]:
@@ -158,7 +195,8 @@ def _twin(manager: Manager) -> Manager | None:
 
 
 def _short(thing: object) -> str:
-    return repr(thing)[:60]
+    text = repr(thing)
+    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[: SHOWN_CHARACTERS_MAX - 3]}..."
 
 
 _METHODS = {

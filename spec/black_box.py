@@ -230,7 +230,7 @@ class BlackBox:
         as much again has been asked.
         """
         state, lacks = self.state, self.claims.lacks
-        exits = [*map(Release, state.sequences), *map(Unpin, state.pins)]
+        exits: list[Operation] = [*map(Release, state.sequences), *map(Unpin, state.pins)]
         if any(fit(state, each, lacks) is None for each in exits):
             return True
         probe = twin_of(self.manager)

@@ -91,7 +91,7 @@ def call(what: str | Callable[[], str], function: Callable[..., Answer], *argume
 def said(error: BaseException) -> str:
     """Return what an exception says, cut short, even if saying it raises."""
     try:
-        text = f"{type(error).__name__}: {error}"
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")  # many have no words
     except Exception:  # noqa: BLE001  (a stranger's __str__)
         text = type(error).__name__
     return text if len(text) <= SAID_CHARACTERS_MAX else text[: SAID_CHARACTERS_MAX - 3] + "..."

@@ -1,5 +1,7 @@
 """The protocol of a cache manager under test, ours or a stranger's. This text is all that an adapter's author needs.
 
+The methods one by one: `help(pagedkv.spec.manager.Manager)`.
+
 An *adapter* is a class of yours, in front of your manager, that derives from `Manager`. Four methods are enough:
 
     from pagedkv.spec.manager import Copy, Discipline, Feature, Manager, Outcome, Reason, Refused
@@ -13,11 +15,15 @@ An *adapter* is a class of yours, in front of your manager, that derives from `M
             self.tables = {}
 
         def add(self, name, count):                      # a new sequence with `count` tokens; name: an int
-            if not self.pool.has_room(count):
-                raise Refused(Reason.NO_SPACE)           # and nothing has changed
-            self.tables[name] = self.pool.allocate(count)
+            try:
+                self.tables[name] = self.pool.allocate(count)
+            except OutOfBlocks as error:
+                raise Refused(Reason.NO_SPACE) from error  # and nothing has changed
 
-        def extend(self, rows): ...                      # room for `count` more positions of each (name, count)
+        def extend(self, rows):                          # room for `count` more positions of each (name, count)
+            ...
+            return [Copy(name, source, target, self.config.block_size)]  # if a shared block must be copied; else None
+
         def release(self, name): ...                     # the sequence is over
         def block_table(self, name): ...                 # its physical block ids, in order: integers
 
@@ -40,10 +46,12 @@ until then.
 
 What makes no sense is never asked: names that are not live or live already, counts of zero, launches of more than is
 planned, more launches in flight than `config.launches`. Refuse for want of space with `Refused(Reason.NO_SPACE)`,
-having changed nothing; more than the whole pool may be asked for, too. Nothing else needs a refusal, except that a pin
-may be refused where nothing is found. Anything else that is raised is reported as a crash, with the operations that led
-to it, and so are an answer of the wrong type and none within ten seconds. `block_table` and what else only looks is
-asked often and must change nothing; the same calls on a new manager must give the same answers.
+having changed nothing; more than the whole pool may be asked for, too. Where your manager can fail by itself, call it
+and translate its exception; asking first hides what a failed allocation leaves behind. Nothing else needs a refusal,
+and any other is a fault, except that a pin may be refused where nothing is found. Anything else that is raised is
+reported as a crash, with the operations that led to it, and so are an answer of the wrong type and none within ten
+seconds. `block_table` and what else only looks is asked often and must change nothing; the same calls on a new manager
+must give the same answers.
 
 **What you do not offer** is not asked, and is no fault. A method of the second group below that you do not override is
 not offered; the rest is said in `not_offered`, a frozenset of `Feature`:
@@ -57,10 +65,13 @@ not offered; the rest is said in `not_offered`, a frozenset of `Feature`:
     SEVERAL_TOKENS       `extend` asks for one position at a time
     CHUNKS               a launch takes all that is planned of a sequence
     PARTIAL_STEPS        a launch takes every planned sequence, and none is released between `extend` and `launch`;
-                         say so where blocks are shared as soon as they are allocated
+                         say so where a prompt hits blocks that are allocated and not launched yet, and, too, if your
+                         engine runs its copy-on-write copies in the step that asked for them, as early vLLM does
     CANCEL_IN_FLIGHT     no release while a launch of the sequence is in flight
     REPEATED_COMPLETION  `retire` comes once a launch
-    EXACT_SPACE          you may refuse for want of space though there is room
+    EXACT_SPACE          you may refuse for want of space though there is room: for example, can_append_slot wants a
+                         free block even when none is needed. An empty pool must still take a sequence as long as it,
+                         and one alone in it grow while there is a block more than it needs
 
 `launches_offered = 1` says that you wait for each step; `streams_offered = 2` (or more) that launches may use several
 streams; `block_sizes = (2, 4)` with which block sizes it can be made.
@@ -81,12 +92,15 @@ must have ids by then, do not offer LATE_TOKENS. What you find must have been wr
 then (or be planned, where PARTIAL_STEPS is not offered); equal tokens under another salt, or from before `clear`, are
 other contents.
 
-**Worth its lines, never needed**: `free_blocks` and `cached_blocks` (faults show sooner, and leaks at all), `clone`
+**Worth its lines, never needed**: `free_blocks` and `cached_blocks` (faults show sooner, leaks above all), `clone`
 (`explore` branches; by default a deep copy, and where that fails the operations are run again), `fingerprint`
-(`explore` then takes states that differ in it for two: give what future answers depend on), and `own_calls`: set it to
-a list in `__init__` and append each call of your manager as a line of text; a finding is then told in these, too.
+(`explore` then takes states that differ in it for two: give what future answers depend on), `free_order`
+(beside it: the free blocks in the order in which they will be taken, so that states in which ids alone differ are one),
+and `own_calls`: set it to a list in `__init__` and append each call of your manager as a line of text; a finding is
+then told in these, too.
 
-**What is checked** is named in every report, with the operations that led to it, fewest possible: R-DATA (a virtual
+**What is checked** is named in every report, with the operations that led to it: from `explore` the fewest possible,
+from `fuzz` the fewest found. A search in which something that you offer never happened fails, too. R-DATA (a virtual
 device with shadow memory executes the launches as late as it likes, in every order that streams and edges allow, and
 every slot that a launch reads must hold the KV of the right prefix) and the rules in `pagedkv.spec.outside`: no block
 handed out that somebody holds, none lost, refusals that change nothing, no write into what another sequence holds, hits
@@ -307,4 +321,4 @@ def lacks(manager: Manager | type[Manager]) -> frozenset[Feature]:
         for feature, methods in _OVERRIDDEN.items()
         if any(getattr(kind, method) is getattr(Manager, method) for method in methods)
     }
-    return frozenset(manager.not_offered | left_out | (_OF_PREFIXES if not manager.shares_prefixes else set()))
+    return frozenset({*manager.not_offered, *left_out, *(() if manager.shares_prefixes else _OF_PREFIXES)})

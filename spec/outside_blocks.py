@@ -148,7 +148,9 @@ def counted(step: OutsideStep) -> Lines:
         return
     strangers = sorted({*free, *(cached or ())} - {*step.claims.usable})
     if strangers:
-        yield f"blocks {strangers} are told to be free or cached, and are none of the pool"
+        usable = step.claims.usable
+        what = f"blocks {strangers} are told to be free or cached, and are none of the pool"
+        yield f"{what}, which is {usable[0]} to {usable[-1]}: see first_block"
     if both := sorted({*free} & {*(cached or ())}):
         yield f"blocks {both} are free and cached"
     told = cached is not None or not _may_cache(step)

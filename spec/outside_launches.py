@@ -49,7 +49,8 @@ def room_for_each_position(step: OutsideStep) -> Lines:
         positions = step.new.sequences[name].allocated
         row = step.rows_after[name]
         if len(row) < blocks_needed(positions, size) or any(block not in step.claims.usable for block in row):
-            yield f"sequence {name} needs {blocks_needed(positions, size)} blocks for {positions} positions: {row}"
+            what = f"sequence {name} needs {blocks_needed(positions, size)} blocks for {positions} positions: {row}"
+            yield f"{what}; the pool is {step.claims.usable[0]} to {step.claims.usable[-1]}"
         hits = step.answer.hits if isinstance(step.operation, Add) else ()
         if row[: len(hits)] != hits:
             yield f"sequence {name} was told to begin with blocks {hits}, and its block table is {row}"
@@ -80,7 +81,8 @@ def planned_copies_keep_their_source(step: OutsideStep) -> Lines:
     sources = {copy.source: copy for copies in step.plans.values() for copy in copies}
     for name, block in step.taken:
         if block in sources:
-            yield f"block {block} was handed out to sequence {name}, and {sources[block]} has still to read it"
+            what = f"block {block} was handed out to sequence {name}, and {sources[block]} has still to read it"
+            yield f"{what} (if copies run in the step that asked for them, put PARTIAL_STEPS into not_offered)"
 
 
 @rule("R-COW-3", Extend, Fork, book=OUTSIDE)

@@ -11,11 +11,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 from . import scheduler_alphabet
-from .alphabet import Add, Execute, Extend, Pin, Publish, Retire, Submit
+from .alphabet import Add, Execute, Extend, Fork, Pin, Publish, Release, Retire, Submit
 from .manager import Factory
 from .moves import possible
 from .refusals import Broken
-from .state import Config, LaunchId, State, Tokens
+from .state import Config, LaunchId, Name, State, Tokens
 from .world import World, world
 
 
@@ -112,7 +112,7 @@ def tell(case: Startable, trace: Iterable[Any]) -> tuple[list[Told], Broken | No
 
 
 def shrink(finding: Finding, *, tries: int = 4000, seconds: float = 20.0) -> Finding:
-    """Return a shorter trace that breaks the same rule: runs of operations taken out, then batches and counts cut.
+    """Return a shorter trace that breaks the same rule: runs of operations and sequences out, batches and counts cut.
 
     A case that knows simpler ones (`simpler_cases`) is exchanged for one where the trace breaks the rule no later.
 
@@ -214,7 +214,8 @@ class _Shrinking:
 
     def simplify(self) -> bool:
         """Make batches and counts smaller, and let a sequence start longer where it was extended."""
-        return any(map(self.attempt, (*_cut(self.marked), *_folded(self.marked), *_renumbered(self.marked))))
+        simpler = (*_without_one(self.marked), *_cut(self.marked), *_folded(self.marked), *_renumbered(self.marked))
+        return any(map(self.attempt, simpler))
 
     def simplify_case(self) -> bool:
         """Run the trace on a simpler case, if it knows any."""
@@ -226,6 +227,25 @@ def _kind(broken: Broken) -> tuple[str, str]:
     """Return what must be the same of two findings: the rule, and of a crash what was raised."""
     words = broken.detail.split(": ")
     return broken.rule, words[1] if broken.rule == "CRASH" and len(words) > 1 else ""
+
+
+def _without_one(marked: list[Marked]) -> Iterator[list[Marked]]:
+    """Yield the trace without one of its sequences: its beginning, its end and its rows in between go together."""
+    for name in dict.fromkeys(operation.name for operation, _ in marked if isinstance(operation, Add)):
+        others = [Marked(_for_others(operation, name), launch) for operation, launch in marked]
+        yield [each for each in others if each.operation is not None]
+
+
+def _for_others(operation: Any, name: Name) -> Any:
+    """Return an operation as far as it is for other sequences, None where nothing is left."""
+    if isinstance(operation, Add | Release):
+        return None if operation.name == name else operation
+    if isinstance(operation, Fork):
+        return None if name in operation else operation
+    if isinstance(operation, Extend | Submit | Publish) and operation.rows:
+        rows: tuple[Any, ...] = tuple(row for row in operation.rows if row[0] != name)
+        return operation._replace(rows=rows) if rows else None
+    return operation
 
 
 def _cut(marked: list[Marked]) -> Iterator[list[Marked]]:
@@ -257,6 +277,8 @@ def _renumbered(marked: list[Marked]) -> Iterator[list[Marked]]:
 def _simpler(operation: Any) -> Iterator[Any]:
     if isinstance(operation, Add) and operation.length > 1:
         tokens = operation.tokens
+        if isinstance(tokens, int):
+            yield operation._replace(tokens=1)
         yield operation._replace(tokens=tokens - 1 if isinstance(tokens, int) else tokens[:-1])
     if isinstance(operation, Add | Pin):
         yield operation._replace(salt=0)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from pagedkv.spec.manager import Manager
+from pagedkv.spec.manager import Feature, Manager
 from pagedkv.spec.outcome import Outcome, Rows
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Reason, Refused
@@ -64,11 +64,55 @@ class OddFirstBlock(Reference):
     first_block: Any = "a"
 
 
+class NotOfferedInText(Reference):
+    """It says in a word what it does not offer."""
+
+    not_offered: Any = "batches"
+
+
+class NotOfferedByValue(Reference):
+    """It says in words what it does not offer."""
+
+    not_offered: Any = ("several tokens",)
+
+
+class NotOfferedInAList(Reference):
+    """It says in a list what it does not offer, which is as good as a set."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.not_offered: Any = [Feature.BATCHES]
+
+
+class HalfWritten(Manager):
+    """It has no end, and shows nothing."""
+
+    def add(self, name: Name, count: int) -> None: ...
+
+    def extend(self, rows: Rows) -> None: ...
+
+
 class BlackBox(Reference):
     """Sound, and it shows nothing of itself."""
 
     def observe(self) -> None:  # type: ignore[override]
         return None
+
+
+class OneRowAlone(BlackBox):
+    """It takes one row at a time, and does not say so."""
+
+    def extend(self, rows: Rows) -> Outcome:
+        ((name, count),) = rows
+        return super().extend(((name, count),))
+
+
+class OneTokenAlone(BlackBox):
+    """It takes one token at a time, and does not say so."""
+
+    def extend(self, rows: Rows) -> Outcome:
+        assert {count for _, count in rows} == {1}
+        return super().extend(rows)
 
 
 class Raises(Reference):
@@ -205,12 +249,14 @@ launch_after_unborn = answering("launch", lambda right: right._replace(after=[99
 launch_after_none = answering("launch", lambda right: right._replace(after=None))
 launch_id_text = answering("launch", lambda right: right._replace(launch="1"))
 extend_copy_short = answering("extend", lambda _: [(1, 2)])
+extend_pair = answering("extend", lambda _: (1, 2))
 extend_copy_of_another = answering("extend", lambda _: [Copy(77, 1, 1, 1)])
 extend_copy_too_long = answering("extend", lambda _: [Copy(0, 1, 1, 99)])
 table_none = answering("block_table", lambda _: None)
 table_text = answering("block_table", lambda _: "abc")
 table_float = answering("block_table", lambda right: [block + 0.5 for block in right])
 table_far = answering("block_table", lambda right: [block + 10**30 for block in right])
+table_from_zero = answering("block_table", lambda right: [block - 1 for block in right])
 table_short = answering("block_table", lambda right: right[:-1])
 rows_text = answering("rows_read", lambda _: "abc")
 rows_missing = answering("rows_read", lambda right: right[:-1])

@@ -183,8 +183,8 @@ def test_a_counterexample_is_told_in_own_calls_too() -> None:
     trace = (Add(1, 3), Extend(((1, 2),)), Submit(((1, 5),)), Execute(1), Release(1), Retire(1))
     told, broken = tell(Case(Config(4, 2, 1, 1), managers.Leaks, lock_step=False), trace)
     assert [step.own_calls for step in told] == [("grow(1, 3)",), ("grow(1, 5)",), (), (), ("free([4, 3, 2])",), ()]
-    trace = (Add(1, 3), Submit(((1, 3),)), Release(1), Execute(1))
-    told, _ = tell(Case(Config(4, 2, 1, 1), managers.Leaks, lock_step=False), trace)
+    late = (Add(1, 3), Submit(((1, 3),)), Release(1), Execute(1))
+    told, _ = tell(Case(Config(4, 2, 1, 1), managers.Leaks, lock_step=False), late)
     assert [step.own_calls for step in told] == [("grow(1, 3)",), (), ("free([4, 3])",), ()]
     assert broken is not None
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pagedkv.spec.alphabet import describe
+from pagedkv.spec.alphabet import Add, Extend, Fork, Release, Submit, describe
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.manager import Feature
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config
+from pagedkv.spec.traces import Case as TraceCase
+from pagedkv.spec.traces import Finding, shrink, tell
 
 import foreign_adapter
 from foreign_adapter import Foreign
@@ -36,6 +39,12 @@ class NoCopyOnWrite(Foreign):
 
         def _is_shared(self, block_id: int) -> bool:  # noqa: ARG002  (the signature is the protocol's)
             return False
+
+
+class InWholeSteps(NoCopyOnWrite):
+    """The same; and a launch takes every planned sequence."""
+
+    not_offered = frozenset({Feature.PARTIAL_STEPS})
 
 
 class FreesShared(Foreign):
@@ -160,6 +169,20 @@ def test_the_random_driver_finds_each_fault(case: Case) -> None:
     tally = fuzz(Plan(case.fault, FEW_BLOCKS, lock_step=False), runs=400)
     assert tally.finding is not None
     assert tally.finding.broken.rule == case.seen[0]
+
+
+def test_a_sequence_that_has_no_part_in_it_is_left_out() -> None:
+    """Its beginning, its row in a launch and its end go together: none of them can go alone."""
+    trace = (
+        *(Add(1, 1), Add(2, 3), Submit(((1, 1), (2, 3))), Fork(1, 3), Release(2)),
+        *(Extend(((1, 1),)), Extend(((3, 1),)), Submit(((1, 1), (3, 1)))),
+    )
+    case = TraceCase(FEW_BLOCKS, InWholeSteps, lock_step=False)
+    told, broken = tell(case, trace)
+    assert broken is not None
+    assert (broken.rule, len(told)) == ("R-COW-1", 8)
+    found = shrink(Finding(case, trace, broken))
+    assert found.trace == (Add(1, 1), Submit(((1, 1),)), Fork(1, 3), *trace[5:])
 
 
 def test_the_adapter_is_short() -> None:

@@ -36,7 +36,8 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("hostile_managers", "no target"),
         ("hostile_managers:", "no target"),
         (":Raises", "no target"),
-        ("no_such_module:Manager", "No module named 'no_such_module'"),
+        ("no_such_module:Manager", "No module named 'no_such_module'); modules are looked for in"),
+        ("hostile_managers.py:Raises", "give the module without .py"),
         ("hostile_managers:Nobody", "has no attribute 'Nobody'"),
         ("hostile_managers:Raises.nothing", "has no attribute 'nothing'"),
         (".hostile_managers:Raises", "cannot be imported (TypeError"),
@@ -48,6 +49,12 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("hostile_managers:RaisesWhenMade", r"ValueError: no\nway with"),
         ("hostile_managers:OddStreams", "streams_offered is None"),
         ("hostile_managers:OddFirstBlock", "first_block is 'a'"),
+        ("hostile_managers:NotOfferedInText", "not_offered is 'batches', not a set of pagedkv.spec.manager.Feature"),
+        (
+            "hostile_managers:NotOfferedByValue",
+            "not_offered holds 'several tokens', which is no pagedkv.spec.manager.F",
+        ),
+        ("hostile_managers:HalfWritten", "HalfWritten does not define release, block_table"),
         ("module_exits:x", "SystemExit: 0"),
         ("module_raises:x", r"RuntimeError: a\nb"),
         ("module_is_none:x", "SyntaxError"),
@@ -84,6 +91,8 @@ def test_a_target_that_cannot_be_had(capsys: Captured, command: tuple[str, ...],
         ("launch_after_none", "CRASH", "is no Outcome"),
         ("launch_id_text", "CRASH", "is no Outcome"),
         ("extend_copy_short", "CRASH", "is no Outcome"),
+        ("extend_pair", "CRASH", "expected a list of Copy(sequence, source, target, extent)"),
+        ("table_from_zero", "R-TAB-1", "positions: (0,); the pool is 1 to "),
         ("extend_copy_of_another", "R-COW-3", "for no sequence of the batch"),
         ("extend_copy_too_long", "R-COW-3", "is not inside usable blocks"),
         ("table_none", "CRASH", "block_table: TypeError"),
@@ -119,6 +128,19 @@ def test_in_lock_step_too(capsys: Captured, target: str, rule: str, said: str) -
     broken, differs = found(capsys, *EXPLORE, "--target", f"hostile_managers:{target}")
     assert broken == rule
     assert said in differs
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("OneRowAlone", ": if yours takes one row, put BATCHES into not_offered"),
+        ("OneTokenAlone", ": AssertionError: if yours takes one token, put SEVERAL_TOKENS into not_offered"),
+    ],
+)
+def test_a_crash_at_what_many_do_not_offer_says_what_can_be_said(capsys: Captured, target: str, said: str) -> None:
+    rule, differs = found(capsys, *FUZZ, "--target", f"hostile_managers:{target}")
+    assert rule == "CRASH"
+    assert differs.endswith(said)
 
 
 def test_a_crash_is_shrunk_like_any_fault(capsys: Captured) -> None:
@@ -173,7 +195,7 @@ def test_a_process_that_dies_is_missed(capsys: Captured) -> None:
     assert (output.out, output.err) == ("", said)
 
 
-@pytest.mark.parametrize("target", ["lambda_target", "numpy_all_over"])
+@pytest.mark.parametrize("target", ["lambda_target", "numpy_all_over", "NotOfferedInAList"])
 def test_what_is_odd_and_right_holds(target: str) -> None:
     """A factory that cannot be pickled goes to two processes by its name; numpy's integers are integers."""
     assert run(["fuzz", "--runs", "20", "--workers", "2", "--target", f"hostile_managers:{target}"]) == 0
