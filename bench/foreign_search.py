@@ -46,6 +46,9 @@ def foreign_plan(
     Errors: `Broken`, CRASH, where it can't be made; `BadInput`, where it does not take the sizes that are given.
     """
     offers = Offers.of(made(factory, *TRIED))
+    if not offers.fitting_sizes():
+        what = f"keeps back {offers.tokens_kept_back:,} tokens, for which no pool of a search has room"
+        raise BadInput(where, what, f"say a smaller tokens_kept_back, or larger block_sizes than {offers.block_sizes}")
     if config and config.block_size not in offers.block_sizes:
         sizes = ", ".join(map(str, offers.block_sizes))
         raise BadInput(where, f"takes no blocks of {config.block_size} tokens", f"--block-size is one of {sizes}")

@@ -5,6 +5,7 @@ answer, or answered with something else. Integers of any library (numpy's, say) 
 """
 
 from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from operator import index
 from typing import Any
 
@@ -114,6 +115,8 @@ def _check_claims(manager: Manager) -> None:
     if limit is not None and (type(limit) is not int or limit < 1):
         raise TypeError(f"launches_offered is {_short(limit)}, not None or an integer of at least 1")
     Discipline(manager.discipline)
+    if not isinstance(manager.own_calls, list | None):
+        raise TypeError(f"own_calls is {_short(manager.own_calls)}, not None or a list")
     left_out: Any = manager.not_offered
     if not isinstance(left_out, Collection) or isinstance(left_out, str):
         raise TypeError(f"not_offered is {_short(left_out)}, not a set of pagedkv.spec.manager.Feature")
@@ -143,14 +146,14 @@ def _outcome(answer: Any) -> Outcome:
         return Outcome(copies=_copies(answer))
     blocks, copies, launch, after, freed, hits, published, merges = answer
     return Outcome(  # most fields of most answers are as they are by default
-        blocks if blocks is _NONE.blocks else _integers(blocks),
+        blocks if blocks is _NONE.blocks else integers(blocks),
         copies if copies is _NONE.copies else _copies(copies),
         index(launch),
-        after if after is _NONE.after else frozenset(_integers(after)),
-        freed if freed is _NONE.freed else frozenset(_integers(freed)),
-        hits if hits is _NONE.hits else _integers(hits),
-        published if published is _NONE.published else _integers(published),
-        merges if merges is _NONE.merges else tuple([Merge(*_integers(each)) for each in merges]),
+        after if after is _NONE.after else frozenset(integers(after)),
+        freed if freed is _NONE.freed else frozenset(integers(freed)),
+        hits if hits is _NONE.hits else integers(hits),
+        published if published is _NONE.published else integers(published),
+        merges if merges is _NONE.merges else tuple([Merge(*integers(each)) for each in merges]),
     )
 
 
@@ -159,27 +162,34 @@ _NONE = Outcome()
 
 def _copies(answer: Any) -> tuple[Copy, ...]:
     try:
-        return tuple([Copy(*_integers(each)) for each in answer])
+        return tuple([Copy(*integers(each)) for each in answer])
     except TypeError as error:
         raise TypeError(f"{error}; expected a list of Copy(sequence, source, target, extent)") from error
 
 
-def _integers(answer: Any) -> tuple[int, ...]:
-    return tuple(map(index, answer))
+INTEGERS_MAX = 1_000_000  # in one answer: worlds are small, and an endless one must be an answer, too
+
+
+def integers(answer: Any) -> tuple[int, ...]:
+    """Return integers of whatever kind as Python's own. Errors: `TypeError`, `ValueError` where there is no end."""
+    taken = tuple(map(index, answer if type(answer) in {tuple, list} else islice(answer, INTEGERS_MAX + 1)))
+    if len(taken) > INTEGERS_MAX:
+        raise ValueError(f"more than {INTEGERS_MAX:,} integers in one answer")
+    return taken
 
 
 def _table(manager: Manager, name: Name) -> tuple[Block, ...]:
-    return _integers(manager.block_table(name))
+    return integers(manager.block_table(name))
 
 
 def _rows(manager: Manager, launch: LaunchId) -> tuple[tuple[Block, ...], ...] | None:
     rows = manager.rows_read(launch)
-    return None if rows is None else tuple([_integers(row) for row in rows])
+    return None if rows is None else tuple([integers(row) for row in rows])
 
 
 def _told(blocks: Callable[[], Collection[Block] | None]) -> tuple[Block, ...] | None:
     answer = blocks()
-    return None if answer is None else _integers(answer)
+    return None if answer is None else integers(answer)
 
 
 def _twin(manager: Manager) -> Manager | None:

@@ -6,10 +6,10 @@ Whatever it raises, no answer at all, and an answer of the wrong type are the fi
 Cost: a step is copied, in proportion to its rows and their tables.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from operator import index
-from typing import Any
 
+from .asking import integers
 from .calls import call
 from .foreign_scheduler import ForeignFactory, ForeignScheduler, Row, Step
 from .offers import Discipline, Feature
@@ -56,6 +56,8 @@ def _made(factory: ForeignFactory, config: Config, limits: Limits) -> ForeignSch
         raise TypeError(f"block_sizes is {repr(sizes)[:60]}, not integers of at least 1")
     if scheduler.discipline not in (Discipline.FENCE, Discipline.STREAM_ORDER):
         raise TypeError(f"discipline is {repr(scheduler.discipline)[:60]}, and steps are on one stream")
+    if not isinstance(scheduler.own_calls, list | None):
+        raise TypeError(f"own_calls is {repr(scheduler.own_calls)[:60]}, not None or a list")
     if wrong := [repr(each)[:60] for each in scheduler.not_offered if not isinstance(each, Feature)]:
         raise TypeError(f"not_offered holds {wrong[0]}, which is no Feature")
     return scheduler
@@ -66,20 +68,20 @@ def _scheduled(scheduler: ForeignScheduler) -> Step:
     if step is None:
         return Step(())
     rows = [
-        Row(row.request, index(row.start), index(row.length), _integers(row.blocks), bool(row.samples))
+        Row(index(row.request), index(row.start), index(row.length), integers(row.blocks), bool(row.samples))
         for row in step.rows
     ]
-    copies = [Copy(*_integers(each)) for each in step.copies]
-    return Step(tuple(rows), _integers(step.preempted), tuple(copies), step.own)
+    copies = [Copy(*integers(each)) for each in step.copies]
+    return Step(tuple(rows), integers(step.preempted), tuple(copies), step.own)
 
 
 def _completed(scheduler: ForeignScheduler, step: Step, tokens: Mapping[RequestId, Token]) -> tuple[RequestId, ...]:
-    return _integers(scheduler.complete(step, tokens) or ())
+    return integers(scheduler.complete(step, tokens) or ())
 
 
 def _rows(scheduler: ForeignScheduler, step: Step) -> list[tuple[Block, ...]]:
     rows = scheduler.rows_read(step)
-    tables = [_integers(row) for row in ([each.blocks for each in step.rows] if rows is None else rows)]
+    tables = [integers(row) for row in ([each.blocks for each in step.rows] if rows is None else rows)]
     if len(tables) != len(step.rows):
         raise ValueError(f"{len(tables)} tables of a step of {len(step.rows)} rows")
     return tables
@@ -88,7 +90,3 @@ def _rows(scheduler: ForeignScheduler, step: Step) -> list[tuple[Block, ...]]:
 def _free(scheduler: ForeignScheduler) -> int | None:
     free = scheduler.free_blocks()
     return None if free is None else index(free)
-
-
-def _integers(answer: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(map(index, answer))

@@ -51,6 +51,10 @@ class Offers(NamedTuple):
             frozenset(scheduler.not_offered),
         )
 
+    def fitting_sizes(self) -> list[int]:
+        """Return the block sizes with which a drawn pool can hold a request of a token and an output."""
+        return [size for size in self.block_sizes if BLOCKS_MAX * size >= 2 + self.tokens_kept_back]
+
 
 class ForeignCase(NamedTuple):
     """What to run a trace of a stranger's scheduler on."""
@@ -132,8 +136,7 @@ class ForeignPlan(NamedTuple):
 
 def draw_config(offers: Offers, random: Random) -> Config:
     """Draw a pool in which a request of a token and an output fits."""
-    sizes = [size for size in offers.block_sizes if BLOCKS_MAX * size >= 2 + offers.tokens_kept_back]
-    size = random.choice(sizes)
+    size = random.choice(offers.fitting_sizes())
     least = -(-(2 + offers.tokens_kept_back) // size)
     return Config(random.randint(least, BLOCKS_MAX), size)
 

@@ -184,6 +184,8 @@ class ForeignWorld:
         happened = Happened(self.state.issued + 1 if step.rows else 0, tuple(step.rows), tuple(step.preempted))
         self.offered = happened  # what breaks a rule is shown, too
         for request in step.preempted:
+            if request not in self.live and request not in self.left:
+                raise Broken("R-PRE-1", f"request {request} is told as preempted, and was never submitted")
             if request in self.live:
                 self.live[request].preempt()
         if step.rows:

@@ -3,6 +3,7 @@
 What a stranger must write is `foreign_scheduler_adapter.py` alone: the scheduler behind it knows nothing of us.
 """
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,27 @@ class OfNoType(ForeignEngine):
         return step._replace(rows=[row._replace(blocks=no_numbers) for row in step.rows])
 
 
+class OfNoRequest(ForeignEngine):
+    """A step's rows are of a list of requests."""
+
+    def schedule(self) -> Step:
+        step = super().schedule()
+        several: Any = [1]
+        return step._replace(rows=[row._replace(request=several) for row in step.rows])
+
+
+class WithoutEnd(ForeignEngine):
+    """A row's blocks never end."""
+
+    def schedule(self) -> Step:
+        step = super().schedule()
+        endless: Any = itertools.repeat(1)
+        return step._replace(rows=[row._replace(blocks=endless) for row in step.rows])
+
+
 def test_a_crash_is_a_finding() -> None:
-    for factory, words in ((planted(Raises), "AssertionError: no room"), (OfNoType, "TypeError")):
+    wrong = ((OfNoType, "TypeError"), (OfNoRequest, "TypeError"), (WithoutEnd, "more than 1,000,000 integers"))
+    for factory, words in ((planted(Raises), "AssertionError: no room"), *wrong):
         finding = first_finding(factory)
         assert finding is not None
         assert finding.broken.rule == "CRASH"
@@ -270,6 +290,7 @@ def test_a_right_script_is_right() -> None:
         ("R-HASH-4", (step(Row(0, 2, 1, (1, 2), samples=True)),)),
         ("R-HASH-5", (WHOLE, step(Row(1, 3, 0, (1, 2), samples=True)))),
         ("R-DATA", (step(Row(0, 0, 1, (1,), samples=False)), step(Row(0, 2, 1, (1, 2), samples=True)))),
+        ("R-PRE-1", (step(preempted=(5,)),)),  # never submitted
         ("R-PRE-3", (Step(()),) * 3),
     ],
 )
@@ -319,6 +340,8 @@ def test_fuzz_chooses_by_what_the_target_is(capsys: Captured) -> None:
         ("block_sizes", (), "block_sizes is ()"),
         ("discipline", Discipline.EVENTS, "on one stream"),
         ("not_offered", {"salt"}, "no Feature"),
+        ("own_calls", "abc", "own_calls is 'abc'"),
+        ("tokens_kept_back", 10**6, "keeps back 1,000,000 tokens"),
     ],
 )
 def test_a_wrong_claim_is_bad_input(
