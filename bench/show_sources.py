@@ -16,6 +16,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
+from pagedkv.spec.asking import table_of
 from pagedkv.spec.foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.manager import Observation
@@ -184,7 +185,7 @@ class Stage:
         shown: Observation | None = manager.observe()
         if shown:
             return shown, {name: list(seen.row) for name, seen in shown.sequences.items()}
-        return None, {name: [int(b) for b in manager.block_table(name)] for name in self._world.state.sequences}
+        return None, {name: list(table_of(manager, name)) for name in self._world.state.sequences}
 
     def _holders(
         self, rows: Mapping[Name, Iterable[Block]], pins: Mapping[Handle, Iterable[Block]]
