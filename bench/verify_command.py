@@ -99,8 +99,8 @@ def _walk(name: str, settings: Settings, share: float) -> Checked:
         case = Case(settings.scope.config, settings.factory, settings.lock_step)
         finding = Finding(case, tuple(report.trace), report.broken)
         result = f"{report.broken.rule} broken"
-    elif report.complete and settings.lock_step and report.holes():
-        result = report.holes()[0]
+    elif report.complete and (holes := report.holes(refusals=settings.lock_step)):
+        result = holes[0]
     config, end = settings.scope.config, "" if report.complete else f"; stopped at depth {report.depth}"
     scope = (
         f"{config.blocks} blocks, B = {config.block_size}, {settings.scope.sequences} sequences, "

@@ -4,6 +4,7 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +89,9 @@ def test_processes_do_jobs_and_raise_what_these_raise() -> None:
     try:
         assert sorted(answer for _, answer in share_out(crew, numbers(5, []))) == [0, 1, 2, 3, 4]
         with pytest.raises(ValueError, match="invalid literal"):
-            list(share_out(crew, iter([NotANumber()])))
+            list(share_out(crew, iter([partial(int, "no number")])))
     finally:
         crew.close()
-
-
-class NotANumber:
-    def __call__(self) -> int:
-        return int("no number")
 
 
 # ---- fuzz -----------------------------------------------------------------------------------------------------------
