@@ -1,7 +1,6 @@
-"""transformers' `PagedAttentionCache` under the drivers: its allocator, prefix sharing and forks.
+"""transformers' `PagedAttentionCache` under the drivers, with prefix sharing; a fork's copy keeps its source till launched.
 
-Where there is no room, all blocks kept for later are let go. A fork's copy holds its source until it is launched.
-"""
+Where there is no room, all blocks kept for later are let go, as its scheduler does."""
 
 from collections.abc import Collection, Sequence
 
@@ -11,7 +10,7 @@ from pagedkv.spec.manager import Block, Config, Copy, Feature, Name, Reason, Ref
 from transformers import ContinuousBatchingConfig, LlamaConfig
 from transformers.generation.continuous_batching.cache import DistributedHelper, PagedAttentionCache, RequestState
 
-# ruff: noqa: D102, SLF001  (what each method is for is said by the protocol; the pool has no other word for its blocks)
+# ruff: noqa: D102, D209, SLF001  (what each method is for is said by the protocol; the pool has no other word for its blocks)
 ALL = "full_attention"
 MODEL = LlamaConfig(num_hidden_layers=1, num_attention_heads=1, num_key_value_heads=1, head_dim=64, hidden_size=64)
 
@@ -50,8 +49,9 @@ class TransformersManager(TextManager):
     def fork(self, parent: Name, child: Name) -> list[Copy]:
         pairs = {ALL: (list[Block](), list[Block]())}
         self.own_calls.append(f"cache.prepare_fork_request(r{parent}, ['{child}'], pairs)")
-        if not self.cache.prepare_fork_request(self.requests[parent], [str(child)], pairs):
-            raise Refused(Reason.NO_SPACE)
+        while not self.cache.prepare_fork_request(self.requests[parent], [str(child)], pairs):
+            if not self.cache.evict_cached_blocks():
+                raise Refused(Reason.NO_SPACE)
         self.requests[child], self.texts[child] = self.requests[parent].fork(str(child)), self.texts[parent].copy()
         for own, target in zip(*pairs[ALL], strict=True):
             source = self.copies[parent].source if parent in self.copies else own  # it may not have been filled itself

@@ -28,6 +28,7 @@ from rich.table import Table
 PEERS_EXAMPLE = "Example: pagedkv peers transformers vllm --operations 100000 --out peers"
 NAMES_HELP = f"Which: {', '.join(PEERS)}; impl; or package.module:class. By default all that are named."
 PEERS_OUT = Path("pagedkv-peers")
+COLUMNS_MAX = 3  # of peers in one table, so that it fits a terminal of 80 characters
 
 
 def peers_command(
@@ -113,10 +114,13 @@ def _reported(campaign: Campaign, process: PeerProcess, out: Path, command: str)
 def _print(told: Sequence[dict[str, Any]]) -> None:
     console = Console()
     for level, title in ((Level.MANAGER, "cache managers"), (Level.SCHEDULER, "schedulers with their cache")):
-        rows = _rows(told, level)
-        if len(rows) > 1:
-            table = Table(*rows[0], title=title, title_justify="left")
-            for row in rows[1:]:
+        judged = [peer for peer in told if peer["level"] == level and "rules" in peer]
+        for first in range(0, len(judged), COLUMNS_MAX):
+            heading, *rows = _rows(judged[first : first + COLUMNS_MAX], level)
+            table = Table(title=title, title_justify="left")
+            for name in heading:
+                table.add_column(name, overflow="fold")
+            for row in rows:
                 table.add_row(*(f"[bold red]{text}" if text.startswith(BROKEN) else text for text in row))
             console.print(table)
     for line in _lines(told):
