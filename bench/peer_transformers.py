@@ -1,4 +1,4 @@
-"""transformers' `PagedAttentionCache` under the drivers, with prefix sharing; a fork's copy keeps its source till launched.
+"""transformers' `PagedAttentionCache` under the drivers; a fork's copy keeps its source until it is launched.
 
 Where there is no room, all blocks kept for later are let go, as its scheduler does."""
 
