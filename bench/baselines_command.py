@@ -23,6 +23,7 @@ from rich.text import Text
 
 BASELINES_EXAMPLE = "Example: pagedkv baselines AzureLLMInferenceTrace_conv.csv --requests 1000 --slots 41392"
 OUT_FOLDER = Path("pagedkv-out/baselines")
+FILES = ("baselines.json", "baselines.png", "baselines.svg")
 
 
 def baselines_command(
@@ -53,7 +54,7 @@ def baselines_command(
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json", keep=[trace])
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, FILES, [trace])
     with LateProgress("requests read", requests) as progress:
         requests_read = read_trace(trace, requests, progress.reached)
     longest = max(1, int(final_tokens(requests_read, final_length).max()))

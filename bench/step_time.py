@@ -76,6 +76,11 @@ def read_step_time(text: str) -> StepTime:
     return checked(given, where)
 
 
+def step_time_files(text: str | None) -> list[Path]:
+    """Give the file that the option names, if it does."""
+    return [] if text is None or "=" in text else [Path(text)]
+
+
 def checked(given: dict[str, object], where: str) -> StepTime:
     """Make a `StepTime` of coefficients that somebody gave. Errors: `BadInput`."""
     coefficients: dict[str, float] = {}
