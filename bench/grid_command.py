@@ -23,7 +23,7 @@ from pagedkv.bench.lists import numbers_of, words_of
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import BLOCKS_MAX, ReplaySettings
-from pagedkv.bench.result_files import output_file, write_json, write_whole
+from pagedkv.bench.result_files import write_json, write_whole
 from pagedkv.bench.scheduler_options import (
     CancelRate,
     MaxRunning,
@@ -35,7 +35,7 @@ from pagedkv.bench.scheduler_options import (
     StepsAhead,
     scheduler_settings,
 )
-from pagedkv.bench.search_options import Workers, output_folder
+from pagedkv.bench.search_options import Workers, output_places
 from pagedkv.bench.step_time import step_time_files
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX, Trace, read_trace
@@ -116,9 +116,7 @@ def grid_command(
 
 def _outputs(out: Path, json_file: Path | None, inputs: list[Path]) -> tuple[Path, Path | None]:
     """Give folder and file if they can be written, and nothing is lost by it. Errors: `BadInput`."""
-    if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=inputs)
-    out = output_folder(out, json_file, FILES, inputs)
+    out, json_file = output_places(out, json_file, FILES, inputs)
     if json_file is not None and json_file.parent == (out / CELLS).resolve():
         raise BadInput(f"--json {json_file}", f"in the folder of finished cells of --out {out}", "name another file")
     return out, json_file

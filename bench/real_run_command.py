@@ -25,8 +25,8 @@ from pagedkv.bench.real_run_replay import RunSettings, replay_run
 from pagedkv.bench.real_run_report import Comparison, compare, halves
 from pagedkv.bench.replay_arrivals import TrafficSettings, blocks_needed_of
 from pagedkv.bench.replay_queue import check_size
-from pagedkv.bench.result_files import output_file, write_json, write_whole
-from pagedkv.bench.search_options import output_folder
+from pagedkv.bench.result_files import write_json, write_whole
+from pagedkv.bench.search_options import output_places
 from pagedkv.bench.step_time import StepTime, read_step_time, step_time_files
 from pagedkv.bench.step_time_fit import ROUNDS_MAX, fit_step_time
 from pagedkv.bench.traces import Trace, read_trace
@@ -57,9 +57,7 @@ def compare_with_run(
     """Do it all: read, fit, compare, print, write. Errors: `BadInput`."""
     given = _given(context)
     inputs = [trace_file, *run_files(meta_file), *step_time_files(given.get("step_time"))]
-    if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=inputs)
-    out = output_folder(out, json_file, FILES, inputs)
+    out, json_file = output_places(out, json_file, FILES, inputs)
     step_time = _given_step_time(given)
     command = invoked_as(context)
     run = read_real_run(meta_file)

@@ -5,7 +5,7 @@ folder of `--out` (which is looked at before the search), and the command that r
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -55,6 +55,15 @@ def output_folder(path: Path, json_file: Path | None, names: Iterable[str] = (),
         for name in names:
             output_file(path / name, "--out", [*keep, *([json_file] if json_file else [])])
     return path
+
+
+def output_places(
+    out: Path, json_file: Path | None, names: Iterable[str], inputs: Collection[Path]
+) -> tuple[Path, Path | None]:
+    """Give the folder of --out and the file of --json, neither in the place of what is read. Errors: `BadInput`."""
+    if json_file is not None:
+        json_file = output_file(json_file, "--json", keep=inputs)
+    return output_folder(out, json_file, names, inputs), json_file
 
 
 def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str, str]:

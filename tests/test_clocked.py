@@ -227,13 +227,8 @@ def test_who_leaves_before_a_step_is_planned_is_not_counted_as_waiting() -> None
 
     Beside them come one that is too long, one that is empty, and one that is cancelled at once.
     """
-    arrivals = [
-        Arrival(0, 0.0, 4, 2),
-        Arrival(1, 0.0, 4, 1),
-        Arrival(2, 0.0, 400, 1),
-        Arrival(3, 0.0, 0, 1),
-        Arrival(4, 0.0, 4, 1, cancelled_after=0),
-    ]
+    arrivals = [Arrival(0, 0.0, 4, 2), Arrival(1, 0.0, 4, 1), Arrival(2, 0.0, 400, 1), Arrival(3, 0.0, 0, 1)]
+    arrivals.append(Arrival(4, 0.0, 4, 1, cancelled_after=0))
     measured = Measured(arrivals, blocks=9, limits=ONE_AT_A_TIME)
     assert measured.times_ms() == {0: (0, 10, 20), 1: (20, 30, 30)}
     assert [step.waiting for step in measured.steps.stretches] == [1, 1, 0]

@@ -4,7 +4,6 @@ The figures of a cell are those of `pagedkv replay`, which has its own tests; he
 trace of four requests. Most tests run cells in this process; those on processes say so.
 """
 
-import contextlib
 import csv
 import gzip
 import json
@@ -340,29 +339,6 @@ def test_ctrl_c_leaves_the_finished_cells(trace: Path) -> None:
     assert len(list(Path("out").rglob("*.*"))) == 1
     (cell,) = table(0, trace, *options[:2])
     assert cell["earlier"] is True
-
-
-def test_workers_end_with_a_grid_that_is_killed(trace: Path) -> None:
-    """One has an endless cell, one has nothing to do. Their output is a pipe, which ends with the last of them."""
-    Path("endless.jsonl").write_text('{"timestamp": 0, "input_length": 1, "output_length": 2000000000}\n')
-    options = ["--block-sizes", "1024", "--out", "out"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pagedkv.bench", "grid", str(trace), "endless.jsonl", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    deadline_s = time.monotonic() + 60
-    while not list(Path().glob("out/cells/*.json")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-    process.kill()
-    try:
-        process.communicate(timeout=60)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 class Leaving:
