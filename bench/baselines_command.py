@@ -13,8 +13,8 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import BLOCKS_MAX, FinalLength, final_tokens
-from pagedkv.bench.result_files import output_file, write_json
-from pagedkv.bench.search_options import output_folder
+from pagedkv.bench.result_files import write_json
+from pagedkv.bench.search_options import output_places
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX, read_trace
 from rich.console import Console
@@ -23,6 +23,7 @@ from rich.text import Text
 
 BASELINES_EXAMPLE = "Example: pagedkv baselines AzureLLMInferenceTrace_conv.csv --requests 1000 --slots 41392"
 OUT_FOLDER = Path("pagedkv-out/baselines")
+FILES = ("baselines.json", "baselines.png", "baselines.svg")
 
 
 def baselines_command(
@@ -51,9 +52,7 @@ def baselines_command(
     Reports internal and external fragmentation over time, how many sequences fit at one time, and what exact growth
     has to copy. A request longer than what is reserved is refused there, as TooLong.
     """
-    if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=[trace])
-    out = output_folder(out, json_file)
+    out, json_file = output_places(out, json_file, FILES, [trace])
     with LateProgress("requests read", requests) as progress:
         requests_read = read_trace(trace, requests, progress.reached)
     longest = max(1, int(final_tokens(requests_read, final_length).max()))

@@ -134,10 +134,10 @@ class _ClockedLoop(ReplayLoop):
 
     def turn(self) -> None:
         """Plan a step if one more may be in flight; else go on to the next moment at which something happens."""
+        self.cancel_due()
         while self.pull(self.now_ms):
             pass
         self.arrive(self.now_ms)
-        self.cancel_due()
         plan = self.schedule()
         if plan.launch is not None:
             self._launch(plan)

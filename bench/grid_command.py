@@ -16,14 +16,14 @@ from pagedkv.bench.code_version import code_version
 from pagedkv.bench.dask_workers import Dask, crew_of, refuse_beside_dask
 from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.grid import Cell, CellJob, CellSettings, Failed, cells_of, identity, requests_digest
-from pagedkv.bench.grid_folder import FinishedCells
+from pagedkv.bench.grid_folder import CELLS, FinishedCells
 from pagedkv.bench.grid_report import GridRow, as_csv, print_tables
 from pagedkv.bench.grid_workers import CellOutcome, run_by, run_here
 from pagedkv.bench.lists import numbers_of, words_of
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import BLOCKS_MAX, ReplaySettings
-from pagedkv.bench.result_files import output_file, write_json, write_whole
+from pagedkv.bench.result_files import write_json, write_whole
 from pagedkv.bench.scheduler_options import (
     CancelRate,
     MaxRunning,
@@ -35,13 +35,15 @@ from pagedkv.bench.scheduler_options import (
     StepsAhead,
     scheduler_settings,
 )
-from pagedkv.bench.search_options import Workers, output_folder
+from pagedkv.bench.search_options import Workers, output_places
+from pagedkv.bench.step_time import step_time_files
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX, Trace, read_trace
 from rich.console import Console
 
 CELLS_MAX = 10_000
 OUT_FOLDER = Path("pagedkv-out/grid")
+FILES = ("grid.json", "grid.csv")
 GRID_EXAMPLE = (
     "Example: pagedkv grid AzureLLMInferenceTrace_conv.csv --block-sizes 8,16,32 --policies reserve,fcfs "
     "--blocks 20000,40000 --out grid"
@@ -94,9 +96,7 @@ def grid_command(
     grid.json and grid.csv.
     """
     given = {"generate": None, "rate": None} | locals()  # by their names: those of scheduler and clock are looked up
-    if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=traces)
-    out = output_folder(out, json_file)
+    out, json_file = _outputs(out, json_file, [*traces, *step_time_files(step_time)])
     refuse_beside_dask(context, "workers")
     settings = [
         CellSettings(policy=policy, replay=ReplaySettings(block_size=size, blocks=pool, step_ms=step_ms), **parts)
@@ -112,6 +112,14 @@ def grid_command(
     _report(rows, out, json_file, invoked_as(context))
     if any(isinstance(row.outcome, Failed) for row in rows):
         raise typer.Exit(1)
+
+
+def _outputs(out: Path, json_file: Path | None, inputs: list[Path]) -> tuple[Path, Path | None]:
+    """Give folder and file if they can be written, and nothing is lost by it. Errors: `BadInput`."""
+    out, json_file = output_places(out, json_file, FILES, inputs)
+    if json_file is not None and json_file.parent == (out / CELLS).resolve():
+        raise BadInput(f"--json {json_file}", f"in the folder of finished cells of --out {out}", "name another file")
+    return out, json_file
 
 
 def _policies(text: str, given: dict[str, Any], seed: int) -> list[tuple[PolicyName, dict[str, Any]]]:

@@ -5,12 +5,20 @@ under way, so each of those cells is run once more with nobody beside it, and th
 the failure; the others go on. That is also why there is always a process for a cell, with one worker too: a cell may
 not end the grid. On many machines Dask does the same (`dask_workers`).
 
+Ctrl-C reaches all processes: workers ignore it, since the grid ends them. Where the grid itself is killed without a
+word (kill -9), joblib's workers would finish their cells, which are lost by then, and sleep for minutes: so each looks
+every second whether the grid is still its parent, and ends where it is not.
+
 joblib has a backend for Dask, and it was tried first: the call never returns where a worker is killed with its cell
 (`dask_workers`), so cells go to the crew that `fuzz` and `explore` have.
 
 Cost: half a second to start a process; a cell's requests are sent with it.
 """
 
+import os
+import signal
+import threading
+import time
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
 
@@ -19,6 +27,7 @@ from joblib.externals.loky import get_reusable_executor
 from pagedkv.bench.grid import Cell, CellJob, Failed, Figures
 from pagedkv.spec.crew import Crew, Lost, share_out
 
+LOOKS_S = 1.0  # between two looks of a worker at whether its grid is still there
 CellOutcome = Figures | Failed
 ENDED = Failed("its process ended without a word: killed for want of memory, most likely")
 
@@ -62,7 +71,21 @@ def _processes(workers: int) -> Parallel:
         pre_dispatch=workers,  # that many cells at a time
         batch_size=1,
         max_nbytes=None,  # requests are sent, not put into shared files
+        initializer=_live_as_long_as,
+        initargs=(os.getpid(),),
     )
+
+
+def _live_as_long_as(grid: int) -> None:
+    """Prepare a worker: it leaves Ctrl-C to the grid, and ends with it, whatever it is at."""
+
+    def watch() -> None:
+        while os.getppid() == grid:
+            time.sleep(LOOKS_S)
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _beginning(jobs: Sequence[CellJob], begun: list[CellJob]) -> Iterator[object]:

@@ -15,7 +15,7 @@ from pagedkv.bench.amounts import bytes_of, in_words
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.kernel_workspace import workspace_of
 from pagedkv.bench.manager_memory import bytes_a_block, bytes_a_row
-from pagedkv.bench.model_configs import model_of
+from pagedkv.bench.model_configs import model_files, model_of
 from pagedkv.bench.model_options import Dtype, KvDtype, Model
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.result_files import output_file, write_json
@@ -70,7 +70,7 @@ def ledger_command(
     shape = model_of(model)
     amount = None if memory is None else bytes_of(memory, "--memory")
     if json_file is not None:
-        json_file = output_file(json_file, "--json")
+        json_file = output_file(json_file, "--json", keep=model_files(model))
     _check(shape, tensor_parallel, headroom)
     terms = Terms(
         block_size=block_size,

@@ -1,14 +1,17 @@
 """Lists in one option: numbers or words with a comma between, each once, in the order in which they are given.
 
 The form that all commands share. Whatever is wrong with a list is one line that quotes it: an empty one, a number
-beyond its bounds, a word that is not offered, a value that stands twice.
+beyond its bounds, a word that is not offered, a value that stands twice. Digits are 0 to 9, and nothing but digits:
+Python's own `int` and `float` would take 1_0 and the digits of every script.
 """
 
+import re
 from collections.abc import Collection
 from typing import TypeVar
 
 from pagedkv.bench.failures import BadInput, quoted
 
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*", re.IGNORECASE)
 DIGITS_MAX = 18
 VALUES_MAX = 100
 
@@ -25,6 +28,13 @@ def numbers_of(option: str, text: str, most: int) -> tuple[int, ...]:
     if not all(1 <= number <= most for number in numbers):
         raise BadInput(where, f"numbers are from 1 to {most:,}", remedy)
     return _each_once(where, numbers, remedy)
+
+
+def number_of(text: str) -> float:
+    """Read one number, with or without a fraction and an exponent. Errors: `ValueError`, also for nan and inf."""
+    if _NUMBER.fullmatch(text) is None:
+        raise ValueError(text)
+    return float(text)
 
 
 def words_of(option: str, text: str, offered: Collection[str]) -> tuple[str, ...]:

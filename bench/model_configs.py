@@ -58,6 +58,11 @@ def model_of(name_or_file: str) -> ModelShape:
     return model_named(name_or_file)
 
 
+def model_files(name_or_file: str) -> list[Path]:
+    """Give the files that `model_of` reads where they are there: no result may take their place."""
+    return [Path(name_or_file), Path(name_or_file, "config.json")]
+
+
 def read_config(path: Path) -> ModelShape:
     """Read a `config.json`. Errors: `BadInput` for what is no configuration of a model whose cache is understood."""
     try:

@@ -28,6 +28,7 @@ from rich.table import Table
 PEERS_EXAMPLE = "Example: pagedkv peers transformers vllm --operations 100000 --out peers"
 NAMES_HELP = f"Which: {', '.join(PEERS)}; impl; or package.module:class. By default all that are named."
 PEERS_OUT = Path("pagedkv-peers")
+PAGE = "peers.md"
 COLUMNS_MAX = 3  # of peers in one table, so that it fits a terminal of 80 characters
 
 
@@ -49,13 +50,13 @@ def peers_command(
     look_here()
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, [PAGE])
     with LateSpinner("judging peers") as spinner:
         told = [_judge(peer, (operations, seed), out, invoked_as(context), spinner) for peer in peers]
     _print(told)
     out.mkdir(parents=True, exist_ok=True)
-    write_whole(out / "peers.md", ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
-    Console().print(f"table: {out / 'peers.md'}", soft_wrap=True, markup=False, highlight=False)
+    write_whole(out / PAGE, ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
+    Console().print(f"table: {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
     if json_file is not None:
         write_json(json_file, {"peers": told, "command": invoked_as(context)})
     if any(peer["findings"] or peer.get("untraced") for peer in told):

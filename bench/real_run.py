@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.line_reader import LineReader
+from pagedkv.bench.lists import number_of
 from pagedkv.bench.traces import Float64Array, Int64Array, Trace
 
 META, REQUESTS, TICKS = "meta.json", "requests.jsonl", "timeseries.csv"
@@ -241,7 +242,10 @@ def _cells(lines: LineReader, texts: Iterator[str]) -> Iterator[list[str]]:
 def _number(lines: LineReader, name: str, value: object) -> float:
     """Give a finite number that is not negative, out of JSON or a cell."""
     try:
-        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else -1.0
+        if isinstance(value, str):
+            number = number_of(value)
+        else:
+            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
     except (ValueError, OverflowError):
         number = -1.0
     if not 0 <= number < float("inf"):

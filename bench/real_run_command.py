@@ -25,9 +25,9 @@ from pagedkv.bench.real_run_replay import RunSettings, replay_run
 from pagedkv.bench.real_run_report import Comparison, compare, halves
 from pagedkv.bench.replay_arrivals import TrafficSettings, blocks_needed_of
 from pagedkv.bench.replay_queue import check_size
-from pagedkv.bench.result_files import output_file, write_json, write_whole
-from pagedkv.bench.search_options import output_folder
-from pagedkv.bench.step_time import StepTime, read_step_time
+from pagedkv.bench.result_files import write_json, write_whole
+from pagedkv.bench.search_options import output_places
+from pagedkv.bench.step_time import StepTime, read_step_time, step_time_files
 from pagedkv.bench.step_time_fit import ROUNDS_MAX, fit_step_time
 from pagedkv.bench.traces import Trace, read_trace
 from pagedkv.impl.requests import Limits
@@ -39,6 +39,7 @@ CompareRun = Annotated[
 ]
 RunOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where --compare-run puts figures and plots.")]
 OUT_FOLDER = Path("pagedkv-out/real-run")
+FILES = ("real_run.html", "real_run.json", "real_run.png", "real_run.svg")
 OF_RUN = ("blocks", "block_size", "max_tokens_per_step", "max_running", "prefix_cache", "steps_ahead")
 OPTIONS_ALLOWED = {"trace", "compare_run", "out", "json_file", "seed", "step_time", *OF_RUN}
 ASSUMED: dict[str, int] = {
@@ -55,9 +56,8 @@ def compare_with_run(
 ) -> None:
     """Do it all: read, fit, compare, print, write. Errors: `BadInput`."""
     given = _given(context)
-    if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=[trace_file, *run_files(meta_file)])
-    out = output_folder(out, json_file)
+    inputs = [trace_file, *run_files(meta_file), *step_time_files(given.get("step_time"))]
+    out, json_file = output_places(out, json_file, FILES, inputs)
     step_time = _given_step_time(given)
     command = invoked_as(context)
     run = read_real_run(meta_file)

@@ -45,6 +45,7 @@ from pagedkv.bench.scheduler_options import (
 )
 from pagedkv.bench.scheduler_report import SchedulerReport
 from pagedkv.bench.spec_engine import open_spec_engine
+from pagedkv.bench.step_time import step_time_files
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX, Trace, read_trace
 from pagedkv.impl.requests import Limits
@@ -140,11 +141,12 @@ def replay_command(
         compare_with_run(context, trace, compare_run, out, json_file)
         return
     refuse_out_alone(context)
+    inputs = [trace, *step_time_files(step_time)]
     if journal is not None:
-        journal = output_file(journal, "--journal", keep=[trace])
+        journal = output_file(journal, "--journal", keep=inputs)
     if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=[trace] if journal is None else [trace, journal])
-    html, timeline = page_files(html, timeline, policy, keep=[trace, journal, json_file])
+        json_file = output_file(json_file, "--json", keep=inputs if journal is None else [*inputs, journal])
+    html, timeline = page_files(html, timeline, policy, keep=[*inputs, journal, json_file])
     scheduling = scheduler_settings(policy, given, seed)
     if scheduling is not None:
         _refuse_what_a_scheduler_has_not(engine, final_length)

@@ -2,7 +2,9 @@
 
 Requests come from an iterator in order of arrival and are forgotten as they leave, so a replay needs memory for those
 that wait or run, and for no others. A request is submitted when it has arrived; under `fcfs` only as long as those that
-wait cannot fill a step, since it makes no difference and a prompt's tokens need memory: the others wait here.
+wait cannot fill a step, since it makes no difference and a prompt's tokens need memory: the others wait here. Whoever
+would leave before a step is planned, refused or cancelled as it waits, never does: it is submitted as it arrives. What
+is due to be cancelled leaves before others are submitted, so that its place is filled in the same turn.
 
 The loop keeps its own books, a number a slot of the scheduler: which request, how many tokens it still gets, how many
 positions it has. So who is done is known here before the scheduler says so, and each must be as long as the trace has
@@ -13,6 +15,7 @@ Cost: that of the scheduler, and a few passes over the batch a step.
 
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +28,7 @@ from pagedkv.bench.traces import Int64Array
 from pagedkv.impl.arrays import IndexArray, grown
 from pagedkv.impl.plans import Admission, Flight, Plan
 from pagedkv.impl.refusals import Empty, TooLong, Unknown
-from pagedkv.impl.requests import Request
+from pagedkv.impl.requests import Request, accepted
 from pagedkv.impl.results import Launch
 from pagedkv.impl.scheduler import Scheduler
 from pagedkv.spec.refusals import Broken
@@ -46,7 +49,7 @@ def positions_written(plan: Plan, flight: Flight) -> int:
 
 
 class ReplayLoop:
-    """A replay between two turns; who inherits it has the clock. `arrive`, `cancel_due`, `schedule`, `complete`."""
+    """A replay between two turns; who inherits it has the clock. `cancel_due`, `arrive`, `schedule`, `complete`."""
 
     def __init__(
         self, scheduler: Scheduler, arrivals: Iterator[Arrival], tokens: TraceTokens | None, samples: int
@@ -91,7 +94,10 @@ class ReplayLoop:
         arrival = self.next
         if arrival is None or arrival.at > now:
             return False
-        self.arrived.append(arrival)
+        if arrival.cancelled_after == 0 or self._is_to_be_refused(arrival):
+            self._submit(arrival)
+        else:
+            self.arrived.append(arrival)
         self.next = next(self.coming, None)
         if self.next is not None and self.next.at < arrival.at:
             what = f"it arrives before request {arrival.request}, which comes first"
@@ -101,19 +107,16 @@ class ReplayLoop:
     def arrive(self, now: float) -> None:
         """Submit what has arrived, as far as it makes a difference now."""
         while self.ahead is None or self.scheduler.waiting < self.ahead:
-            if not self.arrived and not self.pull(now):
+            if self.arrived:
+                self._submit(self.arrived.popleft())
+            elif not self.pull(now):
                 return
-            self._submit(self.arrived.popleft())
 
     def cancel_due(self) -> None:
-        """Cancel the requests whose turn it is."""
+        """Cancel the requests whose turn it is; before `arrive`, which fills the places that they leave."""
         for request in self.to_cancel.pop(self.turns, ()):
-            try:
-                self.scheduler.cancel(request)
-            except Unknown:  # it has finished before
-                continue
-            self.forget(request)
-            self.counts.cancelled += 1
+            with suppress(Unknown):  # it has finished before
+                self._cancel(request)
 
     def schedule(self) -> Plan:
         """Plan and launch a step, count what it does, and draw up who is to be cancelled when."""
@@ -232,7 +235,22 @@ class ReplayLoop:
         if self.samples > 1:
             self.unfinished[request] = self.samples
         if arrival.cancelled_after == 0:
-            self.to_cancel.setdefault(self.turns, []).append(request)
+            self._cancel(request)
+
+    def _is_to_be_refused(self, arrival: Arrival) -> bool:
+        """Say whether the scheduler would not have a request, by its own rule, which needs no tokens of the prompt."""
+        cache, limits = self.scheduler.cache, self.scheduler.limits
+        request = Request(arrival.request, arrival.prompt_tokens, arrival.outputs, self.samples, arrival.priority)
+        try:
+            accepted(request, limits, cache.blocks, cache.block_size, 0)
+        except (Empty, TooLong):
+            return True
+        return False
+
+    def _cancel(self, request: int) -> None:
+        self.scheduler.cancel(request)
+        self.forget(request)
+        self.counts.cancelled += 1
 
     def _finish(self, slots: IndexArray, lengths: Int64Array, finished: tuple[int, ...]) -> None:
         """Compare the samples that are done, and how long they are, with what the scheduler says and the trace."""

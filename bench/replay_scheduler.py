@@ -80,8 +80,8 @@ class _Loop(ReplayLoop):
 
     def turn(self) -> None:
         """Do one step."""
-        self.arrive(self.now)
         self.cancel_due()
+        self.arrive(self.now)
         plan = self.schedule()
         if plan.launch is not None:
             self.launched(plan, self.now + 1)

@@ -32,11 +32,19 @@ def output_file(path: Path, option: str, keep: Iterable[Path] = ()) -> Path:
         if not os.access(file if file.exists() else file.parent, os.W_OK):
             raise BadInput(where, "may not be written", "name another file")
         for other in keep:
-            if other.resolve() == file or (file.exists() and other.exists() and file.samefile(other)):
+            if _is_same(file, other):
                 raise BadInput(where, "in use by the same command", "name another file")
     except (OSError, RuntimeError) as error:  # a name too long, a loop of links
         raise BadInput(where, f"no usable file name ({error})", "name another file") from error
     return file
+
+
+def _is_same(file: Path, other: Path) -> bool:
+    """Say whether two names are of one file; a name that is none is that of no file, as whoever reads it will say."""
+    try:
+        return other.resolve() == file or (file.exists() and other.exists() and file.samefile(other))
+    except (OSError, RuntimeError, ValueError):
+        return False
 
 
 def write_json(file: Path, results: Mapping[str, Any]) -> None:

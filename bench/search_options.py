@@ -5,12 +5,14 @@ folder of `--out` (which is looked at before the search), and the command that r
 """
 
 import os
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from pagedkv.bench.counterexample import LARGEST, save, show
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.result_files import output_file
 from pagedkv.spec.traces import Finding, tell
 from rich.console import Console
 
@@ -32,10 +34,11 @@ JUDGED_FROM_OUTSIDE = "judged from outside: what a virtual device reads (R-DATA)
 OUT_DEFAULT = Path("pagedkv-out")
 
 
-def output_folder(path: Path, json_file: Path | None) -> Path:
-    """Give the folder if a counterexample can be put there, made if need be: a search must not end in vain.
+def output_folder(path: Path, json_file: Path | None, names: Iterable[str] = (), keep: Iterable[Path] = ()) -> Path:
+    """Give the folder if results can be put there, made if need be: a search must not end in vain.
 
-    Nothing is made yet. Errors: `BadInput`.
+    Where it is known what its files are called, none of `names` may be a file of `keep`, which are read, nor the file
+    of --json. Nothing is made yet. Errors: `BadInput`.
     """
     where = f"--out {path}"
     try:
@@ -48,7 +51,19 @@ def output_folder(path: Path, json_file: Path | None) -> Path:
         raise BadInput(where, f"{there} is no folder that may be written to", "name another")
     if json_file is not None and json_file == path.resolve():
         raise BadInput(where, "is the file that --json names", "name another folder")
+    if path.is_dir():  # else none of its files is there
+        for name in names:
+            output_file(path / name, "--out", [*keep, *([json_file] if json_file else [])])
     return path
+
+
+def output_places(
+    out: Path, json_file: Path | None, names: Iterable[str], inputs: Collection[Path]
+) -> tuple[Path, Path | None]:
+    """Give the folder of --out and the file of --json, neither in the place of what is read. Errors: `BadInput`."""
+    if json_file is not None:
+        json_file = output_file(json_file, "--json", keep=inputs)
+    return output_folder(out, json_file, names, inputs), json_file
 
 
 def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str, str]:

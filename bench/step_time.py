@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pagedkv.bench.failures import BadInput, quoted
+from pagedkv.bench.lists import number_of
 from pagedkv.bench.traces import Float64Array
 
 Amount = TypeVar("Amount", float, Float64Array)
@@ -70,10 +71,15 @@ def read_step_time(text: str) -> StepTime:
         if f"{name.strip()}_ms" in given:
             raise BadInput(where, f"{name.strip()} is given twice", REMEDY)
         try:
-            given[f"{name.strip()}_ms"] = float(number)
+            given[f"{name.strip()}_ms"] = number_of(number)
         except ValueError:
             raise BadInput(where, f"{quoted(number)} is no number", REMEDY) from None
     return checked(given, where)
+
+
+def step_time_files(text: str | None) -> list[Path]:
+    """Give the file that the option names, if it does."""
+    return [] if text is None or "=" in text else [Path(text)]
 
 
 def checked(given: dict[str, object], where: str) -> StepTime:

@@ -17,13 +17,13 @@ from typing import Any
 import typer
 from pagedkv.bench.amounts import bytes_of
 from pagedkv.bench.latency_meter import LatencyLimits
-from pagedkv.bench.model_configs import model_of
+from pagedkv.bench.model_configs import model_files, model_of
 from pagedkv.bench.model_options import Dtype, KvDtype, Model
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import FinalLength
-from pagedkv.bench.result_files import output_file, write_json
-from pagedkv.bench.search_options import output_folder
+from pagedkv.bench.result_files import write_json
+from pagedkv.bench.search_options import output_places
 from pagedkv.bench.sweep import Sweep, SweepSettings, add_traffic, sweep, traffic_blocks, work_of
 from pagedkv.bench.sweep_lengths import WEIGHTS_DEFAULT, drawn_lengths, trace_lengths, weights_of
 from pagedkv.bench.sweep_options import (
@@ -58,7 +58,7 @@ from pagedkv.bench.sweep_options import (
     layout_of,
     refuse_without_effect,
 )
-from pagedkv.bench.sweep_output import Outcome, print_outcome, write_outcome
+from pagedkv.bench.sweep_output import FILES, Outcome, print_outcome, write_outcome
 from pagedkv.bench.sweep_pick import Limits, pick
 from pagedkv.bench.sweep_traffic import Traffic, drawn_traffic, require_prefix_ids
 from pagedkv.bench.traces import Trace, read_trace
@@ -104,9 +104,8 @@ def sweep_command(
     """
     limits = Limits(finite("--reserve", reserve), finite_or_none("--tpot-ms", tpot_ms))
     latency_limits = LatencyLimits(ttft_ms=finite_or_none("--ttft-ms", ttft_ms), tpot_ms=limits.tpot_ms)
-    if json_file is not None:
-        json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file)
+    inputs = [Path(lengths), *model_files(model), *filter(None, (prefix_trace, kernel_times))]
+    out, json_file = output_places(out, json_file, FILES, inputs)
     shares = weights_of(WEIGHTS_DEFAULT if weights is None else weights)
     _refuse_without_effect(context.params)
     settings = SweepSettings(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARK = " (*)"
+PICTURES = tuple(f"{name}.{kind}" for name in ("fragmentation", "latency", "goodput") for kind in ("png", "svg"))
+FILES = ("sweep.html", "sweep.json", "sweep.csv", "lengths.csv", *PICTURES)
 MECHANISM = (
     "(*) timed on this machine with the model scaled down to it: it shows how block sizes compare, and not what a GPU"
     " takes; --kernel-times gives a GPU's"

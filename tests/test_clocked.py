@@ -213,6 +213,32 @@ def test_refused_and_cancelled_requests_have_no_latency() -> None:
     assert measured.latency.itl.count == 1 + 2, "the token that request 3 had before it was cancelled counts"
 
 
+@pytest.mark.parametrize("steps_ahead", [1, 2])
+def test_who_is_cancelled_as_it_waits_keeps_nobody_waiting(steps_ahead: int) -> None:
+    """Request 0 is cancelled at once, so that at 0 request 1 is admitted, and the last only once it comes."""
+    arrivals = [Arrival(0, 0.0, 4, 1, cancelled_after=0), Arrival(1, 0.0, 4, 1), Arrival(2, 1000.0, 4, 1)]
+    measured = Measured(arrivals, limits=Limits(max_running=1, steps_ahead=steps_ahead))
+    assert measured.times_ms() == {1: (0, 10, 10), 2: (1000, 1010, 1010)}
+    assert measured.outcome.scheduled.counts.cancelled == 1
+
+
+def test_who_leaves_before_a_step_is_planned_is_not_counted_as_waiting() -> None:
+    """Two run, from 0 to 20 and to 30, and the second waits for 20 of 30 ms; it alone.
+
+    Beside them come one that is too long, one that is empty, and one that is cancelled at once.
+    """
+    arrivals = [Arrival(0, 0.0, 4, 2), Arrival(1, 0.0, 4, 1), Arrival(2, 0.0, 400, 1), Arrival(3, 0.0, 0, 1)]
+    arrivals.append(Arrival(4, 0.0, 4, 1, cancelled_after=0))
+    measured = Measured(arrivals, blocks=9, limits=ONE_AT_A_TIME)
+    assert measured.times_ms() == {0: (0, 10, 20), 1: (20, 30, 30)}
+    assert [step.waiting for step in measured.steps.stretches] == [1, 1, 0]
+    assert measured.timeline.averages()["waiting"] == pytest.approx(20 / 30)
+    assert measured.timeline.peak_waiting == 1
+    scheduled = measured.outcome.scheduled
+    assert [(refusal.request, refusal.reason) for refusal in scheduled.refusals] == [(2, "TooLong"), (3, "Empty")]
+    assert scheduled.counts.cancelled == 1
+
+
 def test_makespan_is_from_the_first_arrival_to_the_last_token_of_whoever_it_is() -> None:
     """Request 0 is refused at 0; 1 runs from 5 to 25; 2 has tokens at 35 and 45, and is cancelled as a third runs."""
     arrivals = [

@@ -58,8 +58,11 @@ def test_a_step_time_out_of_a_file(tmp_path: Path, facts: dict[str, object]) -> 
     [
         ("base=-1", "base is -1.0, no time from 0 to 1e+09 ms"),
         ("base=1,token=-0.001", "token is -0.001"),
-        ("base=nan", "base is nan"),
-        ("base=inf", "base is inf"),
+        ("base=nan", "'nan' is no number"),
+        ("base=inf", "'inf' is no number"),
+        ("base=1_0", "'1_0' is no number"),
+        ("base=\N{ARABIC-INDIC DIGIT ONE}", "is no number"),
+        ("base=1e400", "base is inf"),
         ("base=1e10", "base is 10000000000.0"),
         ("base=", "'' is no number"),
         ("base=ten", "'ten' is no number"),

@@ -202,7 +202,8 @@ def test_failures_are_tried_again(monkeypatch: pytest.MonkeyPatch, trace: Path) 
 
 @pytest.mark.usefixtures("_in_this_process")
 @pytest.mark.parametrize(
-    "change", ["a request", "a setting", "the code", "half a file", "another cell's file", "nonsense"]
+    "change",
+    ["a request", "a setting", "the code", "half a file", "another cell's file", "nonsense", "no figures", "a figure"],
 )
 def test_what_is_not_the_same_is_run_again(monkeypatch: pytest.MonkeyPatch, trace: Path, change: str) -> None:
     table(0, trace, *ONE)
@@ -219,6 +220,10 @@ def test_what_is_not_the_same_is_run_again(monkeypatch: pytest.MonkeyPatch, trac
             kept.write_bytes(kept.read_bytes()[:-20])
         case "another cell's file":
             kept.write_text(json.dumps({"identity": {"blocks": 7}, "figures": {"finished": 99}}), encoding="utf-8")
+        case "no figures" | "a figure":
+            cell = json.loads(kept.read_text(encoding="utf-8"))
+            cell["figures"] = {} if change == "no figures" else cell["figures"] | {"finished": "none"}
+            kept.write_text(json.dumps(cell), encoding="utf-8")
         case _:
             kept.write_text("[" * 100_000, encoding="utf-8")
     assert table(0, trace, *ONE, *more)[0]["earlier"] is False

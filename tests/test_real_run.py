@@ -101,6 +101,7 @@ HOSTILE = [
     (TICK_LINES, "t,running,waiting,kv_cache_pct\n", "a header and no ticks"),
     (TICK_LINES, "t,running,waiting,kv_cache_pct\n1,2\n", "2 columns, the header has 4"),
     (TICK_LINES, "t,running,waiting,kv_cache_pct\n1,2,3,x\n", "kv_cache_pct is 'x'"),
+    (TICK_LINES, "t,running,waiting,kv_cache_pct\n1,2,3,1_0\n", "kv_cache_pct is '1_0'"),
     (TICK_LINES, "t,running,waiting,kv_cache_pct\n1,2,3,4\n1,2,3,4\n", "the time 1 does not come after 1"),
 ]
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pagedkv.bench import replay_scheduler
 from pagedkv.bench.failures import BadInput
-from pagedkv.bench.replay_arrivals import TrafficSettings
+from pagedkv.bench.replay_arrivals import Arrival, TrafficSettings
 from pagedkv.bench.replay_queue import Refusal, ReplaySettings
 from pagedkv.bench.replay_scheduler import replay_scheduled
 from pagedkv.bench.replay_tokens import TraceTokens
@@ -94,6 +95,21 @@ def test_preemption_is_counted_with_what_it_costs() -> None:
     assert counts.prompt_tokens == 8
     assert counts.launched_tokens == 9 + 4 + 9
     assert (counts.peak_blocks, counts.peak_running) == (3, 2)
+
+
+def test_time_does_not_go_back_where_those_at_the_head_are_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two run at a time: the first pair in steps 0 to 4, the second in step 5; the third is cancelled as it waits.
+
+    The last two come at steps 2 and 4, so both are there in step 6 and run together: 7 steps.
+    """
+    comes_at, outputs, cancelled = [0, 0, 1, 1, 1, 1, 2, 4], [5, 5, 1, 1, 1, 1, 1, 1], (4, 5)
+    arrivals = [
+        Arrival(request, at, 1, outputs[request], cancelled_after=0 if request in cancelled else -1)
+        for request, at in enumerate(comes_at)
+    ]
+    monkeypatch.setattr(replay_scheduler, "trace_arrivals", lambda *_given: iter(arrivals))
+    counts = replayed(trace_of([(1, each) for each in outputs]), limits=Limits(max_running=2)).counts
+    assert (counts.finished, counts.cancelled, counts.steps) == (6, 2, 7)
 
 
 def test_samples_share_their_prompt() -> None:
