@@ -9,7 +9,7 @@ Everything else is real: the scheduler and the cache are those that engines use 
 to meters as it happens (`meters`), and nothing is kept here for requests that have left, so a million of them, streamed
 from a generator, need the memory of those that run.
 
-Considered: simulation of the device beneath a step (LLMServingSim, ISPASS '24: right for hardware that is not there
+Considered: simulation of the device beneath a step (LLMServingSim, IISWC '24: right for hardware that is not there
 yet, a thousand times slower); a queueing formula (says nothing of blocks). Vidur (MLSys '24) goes the same way as this.
 """
 
@@ -146,6 +146,15 @@ class _ClockedLoop(ReplayLoop):
             self._go_on()
         elif plan.launch is None and not plan.failed:
             self._pass_over()
+
+    def pull(self, now: float) -> bool:
+        """Let the next request arrive, if it is there by now, and tell the meters since when it has been there."""
+        arrival = self.next
+        if arrival is None or not super().pull(now):
+            return False
+        for meter in self.meters:
+            meter.arrived(arrival.at, now)
+        return True
 
     def grow(self, slots: int) -> None:
         """Make room in the books."""

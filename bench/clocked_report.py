@@ -74,9 +74,10 @@ class ClockedReport:
     def _time_rows(self) -> tuple[tuple[str, str, str], ...]:
         timeline, means = self.timeline, self.timeline.averages()
         usage, waste = means["cache_usage_percent"], means["tail_waste_percent"]
+        peak = timeline.peak_waiting
         return (
             ("running", f"{means['running']:,.1f}", "sequences, time-averaged"),
-            ("waiting", f"{means['waiting']:,.1f}", f"requests, time-averaged; at most {timeline.peak_waiting:,}"),
+            ("waiting", f"{means['waiting']:,.1f}", f"requests, time-averaged; as a step began {peak:,} at most"),
             ("cache_usage", f"{usage:.2f} %", "blocks that nobody else can have, time-averaged"),
             ("cached_blocks", f"{means['cached_blocks']:,.1f}", "idle, can be hit or evicted, time-averaged"),
             ("tail_tokens", f"{means['tail_tokens']:,.1f}", f"tail waste, time-averaged: {waste:.3f} % of held slots"),

@@ -6,7 +6,7 @@ worker is asked for its code and for the target, so that a missing module is one
 
 What is lost: Dask gives the jobs of a worker that is gone to another one, so a machine that leaves costs only time. A
 job that has outlived several workers (`distributed.scheduler.allowed-failures`) it gives up, since the job is then what
-ends them; that job is `Lost`, and the others go on. So are jobs that are still out when time has long been up: a
+ends them; that job is `Lost`, and the others go on. Lost, too, are jobs that are still out long after time is up: a
 manager that never returns can be interrupted only where it has a process to itself, which a worker's thread does not.
 If the scheduler is gone, or stays without workers, everything that is out is lost, and there is room for nothing more.
 

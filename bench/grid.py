@@ -1,8 +1,8 @@
 """A grid of replays: every trace with every block size, policy and pool, each a cell that knows nothing of the others.
 
-What a cell comes to follows from its settings, its requests and the code alone. So these three make its key: a cell
-that was finished once is taken as it was, in a later run, on another machine, from a copy of the trace under another
-name; and it is run again when a request, an option or a module has changed.
+All but how long the replay itself took follows from a cell's settings, its requests and the code alone. So these three
+make its key: a cell that was finished once is taken as it was, in a later run, on another machine, from a copy of the
+trace under another name; and it is run again when a request, an option or a module has changed.
 
 A cell ends in figures or in a failure that says why: a pool beyond reason, a pool that holds no request, a broken rule,
 no memory. A failure is a row of the table like any other. Figures are those of `pagedkv replay`, under its names; with
@@ -53,17 +53,23 @@ class CellSettings:
 
     def as_json(self) -> dict[str, Any]:
         """Give all settings under their names, those that say nothing of this policy left out."""
-        parts = (self.replay, self.limits, self.traffic, self.clock)
-        named = {name: value for part in parts if part is not None for name, value in asdict(part).items()}
-        return named | {"policy": self.policy.value}
+        parts = [asdict(part) for part in (self.replay, self.limits, self.traffic, self.clock) if part is not None]
+        named = {name: value for part in parts for name, value in part.items()}
+        assert len(named) == sum(map(len, parts)), "two settings of one name: a cell's key would not have both"
+        named.setdefault("policy", self.policy.value)
+        assert named["policy"] == self.policy.value, "a cell has the policy of its scheduler"
+        return named
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of the grid: which trace (its place among them), and what is done with it. A job, once it has a trace."""
+    """A cell of the grid: its place in the table, its trace's among the traces, and what is done with the requests.
+
+    `CellJob` is the same with its trace, to be run.
+    """
 
     number: int
-    trace: int
+    trace_number: int
     settings: CellSettings
 
 
@@ -91,9 +97,9 @@ class CellJob:
 
 
 def cells_of(traces: int, settings: Sequence[CellSettings]) -> list[Cell]:
-    """Give every trace with all settings, in the order of the table."""
+    """Give each of so many traces with all settings, in the order of the table."""
     pairs = itertools.product(range(traces), settings)
-    return [Cell(number, trace, each) for number, (trace, each) in enumerate(pairs)]
+    return [Cell(number, trace_number, each) for number, (trace_number, each) in enumerate(pairs)]
 
 
 def run_cell(trace: Trace, settings: CellSettings) -> Figures | Failed:

@@ -18,7 +18,7 @@ from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.grid import Cell, CellJob, CellSettings, Failed, cells_of, identity, requests_digest
 from pagedkv.bench.grid_folder import FinishedCells
 from pagedkv.bench.grid_report import GridRow, as_csv, print_tables
-from pagedkv.bench.grid_workers import Outcome, run_by, run_here
+from pagedkv.bench.grid_workers import CellOutcome, run_by, run_here
 from pagedkv.bench.lists import numbers_of, words_of
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateProgress
@@ -153,13 +153,13 @@ def _run(
 ) -> list[GridRow]:
     """Take the cells that were finished earlier, run the others, keep each; give the rows of the table."""
     folder = FinishedCells(out)
-    identities = [identity(digests[cell.trace], cell.settings) for cell in cells]
-    outcomes: dict[int, Outcome] = {}
+    identities = [identity(digests[cell.trace_number], cell.settings) for cell in cells]
+    outcomes: dict[int, CellOutcome] = {}
     for cell, each in zip(cells, identities, strict=True):
         if (figures := folder.find(each)) is not None:
             outcomes[cell.number] = figures
     earlier = set(outcomes)
-    jobs = [CellJob(cell, traces[cell.trace]) for cell in cells if cell.number not in earlier]
+    jobs = [CellJob(cell, traces[cell.trace_number]) for cell in cells if cell.number not in earlier]
     with LateProgress("cells run", len(jobs)) as progress, _runner(jobs, workers, dask) as run:
         progress.reached(0)
         for cell, outcome in run:
@@ -169,14 +169,18 @@ def _run(
             progress.reached(len(outcomes) - len(earlier))
     return [
         GridRow(
-            str(paths[cell.trace]), digests[cell.trace], cell.settings, outcomes[cell.number], cell.number in earlier
+            str(paths[cell.trace_number]),
+            digests[cell.trace_number],
+            cell.settings,
+            outcomes[cell.number],
+            cell.number in earlier,
         )
         for cell in cells
     ]
 
 
 @contextmanager
-def _runner(jobs: list[CellJob], workers: int, dask: str | None) -> Iterator[Iterator[tuple[Cell, Outcome]]]:
+def _runner(jobs: list[CellJob], workers: int, dask: str | None) -> Iterator[Iterator[tuple[Cell, CellOutcome]]]:
     """Give whoever runs the cells; nobody is started where there are none. Errors: `BadInput`."""
     if not jobs:
         yield iter(())

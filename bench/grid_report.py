@@ -1,7 +1,8 @@
 """What a grid found, in one table: for people a table a trace, CSV and JSON with every figure for programs.
 
 The figures have the names that `pagedkv replay --json` gives them. Those that a policy does not have are left empty:
-under `reserve` nothing is preempted, and a scheduler's report has no tail waste.
+under `reserve` nothing is preempted, and a scheduler's report has no tail waste. How long a replay took is a matter of
+the machine and the hour, so the tables have it of cells of this run alone; the files have what was kept.
 """
 
 import csv
@@ -37,7 +38,7 @@ _COLUMNS = (  # key, heading, form; those that are 0 in all cells of a trace are
 class GridRow:
     """A cell of the table: of which trace, under which settings, with which outcome, from an earlier run or this."""
 
-    trace: str
+    trace_path: str
     digest: str
     settings: CellSettings
     outcome: Figures | Failed
@@ -45,7 +46,7 @@ class GridRow:
 
     def as_json(self) -> dict[str, Any]:
         """Give the settings, and the figures or why there are none."""
-        named = {"trace": self.trace, "requests_digest": self.digest} | self.settings.as_json()
+        named = {"trace": self.trace_path, "requests_digest": self.digest} | self.settings.as_json()
         named |= {"outcome": "failed" if isinstance(self.outcome, Failed) else "finished", "earlier": self.earlier}
         return named | (asdict(self.outcome) if isinstance(self.outcome, Failed) else self.outcome)
 
@@ -73,18 +74,18 @@ def flat_of(figures: dict[str, Any]) -> dict[str, Any]:
 
 def print_tables(console: Console, rows: Sequence[GridRow]) -> None:
     """Print a table for each trace, and below what failed."""
-    for trace in dict.fromkeys(row.trace for row in rows):
-        _print_table(console, trace, [row for row in rows if row.trace == trace])
+    for trace_path in dict.fromkeys(row.trace_path for row in rows):
+        _print_table(console, trace_path, [row for row in rows if row.trace_path == trace_path])
     for row in rows:
         if isinstance(row.outcome, Failed):
-            words = f"failed: {row.trace}, {in_words(row.settings)}: {row.outcome.why}"
+            words = f"failed: {row.trace_path}, {in_words(row.settings)}: {row.outcome.why}"
             console.print(one_line(words), markup=False, highlight=False, soft_wrap=True)
 
 
-def _print_table(console: Console, trace: str, rows: Sequence[GridRow]) -> None:
-    figures = [{} if isinstance(row.outcome, Failed) else flat_of(row.outcome) for row in rows]
+def _print_table(console: Console, trace_path: str, rows: Sequence[GridRow]) -> None:
+    figures = [_figures_of(row) for row in rows]
     shown = [column for column in _COLUMNS if column[0] in _ALWAYS or any(each.get(column[0]) for each in figures)]
-    table = Table(title=Text(one_line(trace)), title_justify="left", padding=(0, 0))
+    table = Table(title=Text(one_line(trace_path)), title_justify="left", padding=(0, 0))
     table.add_column("policy")
     for heading in ("B", "blocks", *(heading for _, heading, _ in shown)):
         table.add_column(heading, justify="right")
@@ -97,6 +98,12 @@ def _print_table(console: Console, trace: str, rows: Sequence[GridRow]) -> None:
             cells = ("-" if found.get(key) is None else form.format(found[key]) for key, _, form in shown)
             table.add_row(*place, *cells)
     console.print(table)
+
+
+def _figures_of(row: GridRow) -> dict[str, Any]:
+    """Give the figures of a row of the table, without how long the replay took where that was in an earlier run."""
+    figures = {} if isinstance(row.outcome, Failed) else flat_of(row.outcome)
+    return {key: value for key, value in figures.items() if not (row.earlier and key == "seconds")}
 
 
 def in_words(settings: CellSettings) -> str:

@@ -19,11 +19,11 @@ from joblib.externals.loky import get_reusable_executor
 from pagedkv.bench.grid import Cell, CellJob, Failed, Figures
 from pagedkv.spec.crew import Crew, Lost, share_out
 
-Outcome = Figures | Failed
+CellOutcome = Figures | Failed
 ENDED = Failed("its process ended without a word: killed for want of memory, most likely")
 
 
-def run_here(jobs: Sequence[CellJob], workers: int) -> Generator[tuple[Cell, Outcome], None, None]:
+def run_here(jobs: Sequence[CellJob], workers: int) -> Generator[tuple[Cell, CellOutcome], None, None]:
     """Yield each cell with its outcome, in the order in which they end, so many at a time."""
     waiting = {job.cell.number: job for job in jobs}
     try:
@@ -41,7 +41,7 @@ def run_here(jobs: Sequence[CellJob], workers: int) -> Generator[tuple[Cell, Out
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 
 
-def run_by(crew: Crew, jobs: Sequence[CellJob]) -> Generator[tuple[Cell, Outcome], None, None]:
+def run_by(crew: Crew, jobs: Sequence[CellJob]) -> Generator[tuple[Cell, CellOutcome], None, None]:
     """Yield each cell with its outcome, in the order in which they end; the crew is closed in the end."""
     left = iter(jobs)
     try:
@@ -72,15 +72,15 @@ def _beginning(jobs: Sequence[CellJob], begun: list[CellJob]) -> Iterator[object
         yield delayed(_numbered)(job)
 
 
-def _numbered(job: CellJob) -> tuple[int, Outcome]:
+def _numbered(job: CellJob) -> tuple[int, CellOutcome]:
     return job.cell.number, job()
 
 
-def _alone(job: CellJob) -> Outcome:
+def _alone(job: CellJob) -> CellOutcome:
     """Run a cell with nobody beside it."""
     try:
         ((_, outcome),) = _processes(1)([delayed(_numbered)(job)])
     except BrokenProcessPool:
         return ENDED
-    result: Outcome = outcome
+    result: CellOutcome = outcome
     return result

@@ -6,9 +6,13 @@ TPOT             time per output token: (last token - first token) / (outputs - 
 ITL              inter-token latency: the gaps between the tokens of a sample, all requests together
 e2e              end-to-end: last token - arrival
 queueing         first admission - arrival
-goodput          finished requests within every declared limit, a second of makespan (DistServe, OSDI '24)
-makespan         last token - first arrival
+goodput          finished requests within every declared limit, a second of makespan
+makespan         last token of all - first arrival of all
 ================ ======================================================================================================
+
+TTFT, TPOT, e2e and queueing are of requests that finished; ITL is of every token, a cancelled request's too. Goodput is
+that of `vllm bench serve` and AIPerf; DistServe's (OSDI '24) is the highest rate at which a declared share of requests
+keeps the limits.
 
 A request with one token has no TPOT, so a TPOT limit says nothing of it: within the limits is who is within those that
 it has. A limit that nobody meets gives a goodput of 0. Quantiles are within 0.5 % (`quantiles`); means, greatest and
@@ -60,10 +64,17 @@ class LatencyMeter(Meter):
         self._last_ms = np.zeros(64)  # by slot: its newest token
         self._step_before_ms = 0.0  # when the newest tokens of all came
         self._first_arrival_ms: float | None = None
-        self._last_token_ms = 0.0
+        self._last_token_ms: float | None = None
+
+    def arrived(self, arrival_ms: float, seen_ms: float) -> None:  # noqa: ARG002  (when it was seen is no latency)
+        """Take down the first arrival of all."""
+        if self._first_arrival_ms is None:
+            self._first_arrival_ms = arrival_ms
 
     def sampled(self, slots: IndexArray, firsts: IndexArray | None, at_ms: float) -> None:
         """Take down the gap before each token that is not its sample's first."""
+        if slots.size:
+            self._last_token_ms = at_ms
         if firsts is not None and int(firsts.max()) >= self._last_ms.size:
             self._last_ms = grown(self._last_ms, 2 * int(firsts.max()))
         if firsts is not None:
@@ -87,14 +98,13 @@ class LatencyMeter(Meter):
             self.tpot.add(tpot_ms)
         self.finished_requests += 1
         self.good_requests += self.limits.kept_by(record)
-        self._last_token_ms = max(self._last_token_ms, record.last_token_ms)
-        if self._first_arrival_ms is None or record.arrival_ms < self._first_arrival_ms:
-            self._first_arrival_ms = record.arrival_ms
 
     @property
     def makespan_s(self) -> float:
-        """From the first arrival to the last token, of requests that finished."""
-        return (self._last_token_ms - (self._first_arrival_ms or 0.0)) / 1000
+        """From the first arrival to the last token, of whichever requests; 0 without a token."""
+        if self._first_arrival_ms is None or self._last_token_ms is None:
+            return 0.0
+        return (self._last_token_ms - self._first_arrival_ms) / 1000
 
     @property
     def goodput_per_s(self) -> float:

@@ -1,9 +1,10 @@
 """What a clocked replay tells whoever measures it: whole arrays a step, one record a request.
 
-A meter hears of every stretch of simulated time, of every batch of tokens and of every request that finishes. It takes
-what it wants: `LatencyMeter` latencies, `TimelineMeter` what ran and what the cache held, `RecordMeter` every request.
-Meters are told by slot of the scheduler (`impl.running`), a number that a request's sample keeps from its first
-admission to its end, so what a meter has to remember of a sample is an array with a few numbers a slot.
+A meter hears of every request that arrives, of every stretch of simulated time, of every batch of tokens and of every
+request that finishes. It takes what it wants: `LatencyMeter` latencies, `TimelineMeter` what ran and what the cache
+held, `RecordMeter` every request. Meters are told by slot of the scheduler (`impl.running`), a number that a request's
+sample keeps from its first admission to its end, so what a meter has to remember of a sample is an array with a few
+numbers a slot.
 """
 
 from typing import NamedTuple
@@ -71,6 +72,12 @@ class RequestRecord(NamedTuple):
 
 class Meter:
     """Hears of everything and takes nothing down: for others to inherit."""
+
+    def arrived(self, arrival_ms: float, seen_ms: float) -> None:
+        """Hear of a request, in order of arrival, and when it was seen: at an end of a step, if a step ran.
+
+        No stretch before `seen_ms` counts it as waiting.
+        """
 
     def passed(self, stretch: Stretch) -> None:
         """Hear of a stretch of time; they come in order and without gaps."""

@@ -20,8 +20,9 @@ from pagedkv.bench.html_report import Plot, Section, report_page
 from pagedkv.bench.options import invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.real_run import RealRun, check_same_requests, read_real_run, run_files
+from pagedkv.bench.real_run_findings import findings
 from pagedkv.bench.real_run_replay import RunSettings, replay_run
-from pagedkv.bench.real_run_report import Comparison, compare, findings, halves
+from pagedkv.bench.real_run_report import Comparison, compare, halves
 from pagedkv.bench.replay_arrivals import TrafficSettings, blocks_needed_of
 from pagedkv.bench.replay_queue import check_size
 from pagedkv.bench.result_files import output_file, write_json, write_whole
@@ -39,8 +40,8 @@ CompareRun = Annotated[
 RunOut = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where --compare-run puts figures and plots.")]
 OUT_FOLDER = Path("pagedkv-out/real-run")
 OF_RUN = ("blocks", "block_size", "max_tokens_per_step", "max_running", "prefix_cache", "steps_ahead")
-BESIDE = {"trace", "compare_run", "out", "json_file", "seed", "step_time", *OF_RUN}
-OTHERWISE: dict[str, int] = {
+OPTIONS_ALLOWED = {"trace", "compare_run", "out", "json_file", "seed", "step_time", *OF_RUN}
+ASSUMED: dict[str, int] = {
     "block_size": 16,
     "max_tokens_per_step": 2048,
     "max_running": 256,
@@ -64,16 +65,18 @@ def compare_with_run(
         trace = read_trace(trace_file, None, progress.reached)
     check_same_requests(run, trace)
     settings, assumptions = run_settings(run, trace, given)
-    comparison = compared(run, trace, settings, assumptions, step_time)
+    comparison = fit_and_compare(run, trace, settings, assumptions, step_time)
     title = f"{run.device}, {run.engine}, {len(run):,} requests"
     console = Console(soft_wrap=True, markup=False, highlight=False)
     Console().print(comparison.as_table(title))
-    lines = [_in_words(comparison), *findings(comparison)]
+    said = findings(comparison)
+    lines = [_in_words(comparison), *said]
     if assumptions:
         lines.append(_assumed(comparison, meta_file))
     for line in lines:
         console.print(line)
-    facts = {"command": command, "trace": str(trace_file), "run": str(meta_file)} | comparison.as_json()
+    facts = {"command": command, "trace": str(trace_file), "run": str(meta_file), **comparison.as_json()}
+    facts["what_the_data_says"] = said
     console.print(f"{out}: {', '.join(_write(out, comparison, facts, title, lines))}")
     console.print(command)
     if json_file is not None:
@@ -89,7 +92,7 @@ def refuse_out_alone(context: typer.Context) -> None:
         )
 
 
-def compared(
+def fit_and_compare(
     run: RealRun, trace: Trace, settings: RunSettings, assumptions: tuple[str, ...], step_time: StepTime | None
 ) -> Comparison:
     """Fit the model on the first half, where none is given, and put the replay with it beside the run."""
@@ -115,7 +118,7 @@ def run_settings(run: RealRun, trace: Trace, given: Mapping[str, Any]) -> tuple[
             raise BadInput(option, what, "leave the option out: the run's own settings hold")
         chosen[name] = given.get(name) if told[name] is None else told[name]
         if chosen[name] is None:
-            chosen[name] = OTHERWISE[name] if name in OTHERWISE else _blocks_of_all(trace, chosen["block_size"])
+            chosen[name] = ASSUMED[name] if name in ASSUMED else _blocks_of_all(trace, chosen["block_size"])
             assumptions.append(option if chosen[name] is True else f"{option} {chosen[name]}")
     blocks, block_size = chosen.pop("blocks"), chosen.pop("block_size")
     check_size(trace, blocks, 0)
@@ -127,7 +130,7 @@ def _given(context: typer.Context) -> dict[str, Any]:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = {name: context.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
     for name in given:
-        if name not in BESIDE:
+        if name not in OPTIONS_ALLOWED:
             option = f"--{name.replace('_', '-')}"
             raise BadInput(option, "has no meaning beside --compare-run", "leave out one of the two")
     return given

@@ -47,7 +47,10 @@ class ReplayedRun:
     counts: SchedulerCounts
 
     def at(self, seconds: Float64Array) -> tuple[Float64Array, Float64Array, Float64Array]:
-        """Give running, waiting and per cent of the blocks at these times; nothing where no step is."""
+        """Give running, waiting and per cent of the blocks at these times; nothing where no step is.
+
+        Each is as it was when the step began: who has arrived since then does not count as waiting.
+        """
         step = np.searchsorted(self.steps[:, 0], 1000 * seconds, "right") - 1
         inside = (step >= 0) & (1000 * seconds < self.steps[step, 1])
         running, waiting, used = np.where(inside[:, None], self.steps[step, 2:5], 0.0).T

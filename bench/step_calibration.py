@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from pagedkv.bench.least_squares import non_negative_least_squares
 from pagedkv.bench.lookup_model import LookupModel
-from pagedkv.bench.step_time import StepTime
-from pagedkv.bench.step_time_fit import non_negative_least_squares
+from pagedkv.bench.step_time import COEFFICIENTS, StepTime, terms
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.device import open_device
 from pagedkv.impl.loop import Loop
@@ -64,7 +64,7 @@ def calibrate(
     for sequences, prompt_tokens in batches:
         on_batch(f"{sequences} x {prompt_tokens} tokens")
         runs = [_run(model, device, sequences, prompt_tokens) for _ in range(repeats)]
-        steps += (same[0]._replace(ms=float(np.median([step.ms for step in same]))) for same in zip(*runs, strict=True))
+        steps += (same[0]._replace(ms=min(step.ms for step in same)) for same in zip(*runs, strict=True))
     step_time = fit(steps)
     errors = [abs(step_time.step_ms(*step[:3]) - step.ms) / step.ms for step in steps]
     return Calibration(
@@ -74,10 +74,10 @@ def calibrate(
 
 def fit(steps: list[TimedStep]) -> StepTime:
     """Fit the coefficients to timed steps: least squares of the relative error, none below 0. O(steps)."""
-    prompt, decoding, context, ms = np.array(steps, np.float64).T
-    terms = np.stack((np.ones_like(ms), prompt + decoding, decoding, context / 1000), axis=1) / ms[:, None]
-    base_ms, token_ms, row_ms, context_ms = non_negative_least_squares(terms, np.ones_like(ms)).tolist()
-    return StepTime(base_ms=base_ms, token_ms=token_ms, row_ms=row_ms, context_ms=context_ms)
+    prompt_tokens, decoding_rows, context_tokens, ms = np.array(steps, np.float64).T
+    design = np.stack(np.broadcast_arrays(*terms(prompt_tokens, decoding_rows, context_tokens)), axis=1)
+    coefficients = non_negative_least_squares(design / ms[:, None], np.ones_like(ms)).tolist()
+    return StepTime(**dict(zip(COEFFICIENTS, coefficients, strict=True)))
 
 
 def _run(model: LookupModel, device: str, sequences: int, prompt_tokens: int) -> list[TimedStep]:

@@ -7,16 +7,23 @@ by memory):
     step_ms = base + token * (prompt tokens + decoding rows) + row * decoding rows + context * positions read / 1,000
 
 Positions read are those of all rows of the launch up to the end of it, each row once: a prompt that comes in chunks is
-read again with every chunk. What attention costs within a long prompt grows with its square; that is not in the model,
-as chunks bound it. The linear form is that of Vidur's and LLMServingSim's simplest predictors; its coefficients are
-given, read from a file that a fit wrote, or measured on this machine (`step_calibration`). Cost: a few multiplications.
+read again with every chunk. A chunk's attention costs chunk times context in compute. The model counts the context
+once, so it is too low for long prompts in large chunks. One line for a whole step is the coarsest of such models; Vidur
+(MLSys '24) predicts each operator from profiles.
+
+The coefficients are given, read from a file that a fit wrote, or measured on this machine (`step_calibration`). Cost: a
+few multiplications.
 """
 
 import json
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import TypeVar
 
 from pagedkv.bench.failures import BadInput, quoted
+from pagedkv.bench.traces import Float64Array
+
+Amount = TypeVar("Amount", float, Float64Array)
 
 COEFFICIENT_MAX_MS = 1e9  # eleven days a step: beyond it a typing error is likelier than an engine
 REMEDY = "give base=MS,token=MS,row=MS,context=MS (ms, each 0 or more), a JSON file of these, or calibrate"
@@ -33,16 +40,20 @@ class StepTime:
 
     def step_ms(self, prompt_tokens: int, decoding_rows: int, context_tokens: int) -> float:
         """Give how long a step takes that computes so many tokens of prompts beside one of each decoding row."""
-        return (
-            self.base_ms
-            + self.token_ms * (prompt_tokens + decoding_rows)
-            + self.row_ms * decoding_rows
-            + self.context_ms * context_tokens / 1000
-        )
+        one, tokens, rows, thousands = terms(prompt_tokens, decoding_rows, context_tokens)
+        return self.base_ms * one + self.token_ms * tokens + self.row_ms * rows + self.context_ms * thousands
 
     def in_words(self) -> str:
         """Give the coefficients as the option takes them."""
-        return ",".join(f"{field.name.removesuffix('_ms')}={getattr(self, field.name):g}" for field in fields(self))
+        return ",".join(f"{name.removesuffix('_ms')}={getattr(self, name):g}" for name in COEFFICIENTS)
+
+
+COEFFICIENTS = tuple(field.name for field in fields(StepTime))
+
+
+def terms(prompt_tokens: Amount, decoding_rows: Amount, context_tokens: Amount) -> tuple[float, Amount, Amount, Amount]:
+    """Give what the coefficients stand before, in their order, of one step or, in arrays [steps], of many."""
+    return 1.0, prompt_tokens + decoding_rows, decoding_rows, context_tokens / 1000
 
 
 def read_step_time(text: str) -> StepTime:
@@ -67,11 +78,10 @@ def read_step_time(text: str) -> StepTime:
 
 def checked(given: dict[str, object], where: str) -> StepTime:
     """Make a `StepTime` of coefficients that somebody gave. Errors: `BadInput`."""
-    known = {field.name for field in fields(StepTime)}
     coefficients: dict[str, float] = {}
     for name, value in given.items():
         short = name.removesuffix("_ms")
-        if name not in known:
+        if name not in COEFFICIENTS:
             raise BadInput(where, f"no coefficient is called {quoted(short)}", REMEDY)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= COEFFICIENT_MAX_MS:
             raise BadInput(where, f"{short} is {quoted(value)}, no time from 0 to {COEFFICIENT_MAX_MS:g} ms", REMEDY)

@@ -18,21 +18,19 @@ each quantity was seen. Where a schedule hangs on who arrives just before a step
 the truth; the error says so. What was tried and left: times from admission to the first token as further equations
 (they depend on how a prompt happens to be cut into steps, more than ten times the scatter); the larger of a
 memory-bound and a compute-bound line in place of their sum (nearer on one of the runs at hand, farther on the other);
-least absolute deviations (no nearer); scipy's non-negative least squares (a dependency for four unknowns, whose
-fifteen subsets are tried here one by one).
+least absolute deviations (no nearer).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.least_squares import non_negative_least_squares
 from pagedkv.bench.real_run_replay import ReplayedRun, RunSettings, replay_run
-from pagedkv.bench.step_time import StepTime
+from pagedkv.bench.step_time import COEFFICIENTS, StepTime, terms
 from pagedkv.bench.traces import Float64Array, Int64Array, Trace
 
-COEFFICIENTS = ("base_ms", "token_ms", "row_ms", "context_ms")
 QUANTITIES = ("tokens", "decoding rows", "positions read")  # of a step
 ROUNDS_MAX = 20
 NO_NEARER_MAX = 3  # rounds in a row
@@ -114,30 +112,12 @@ def lived_through(replayed: ReplayedRun, requests: Int64Array) -> tuple[Float64A
     The columns are what the coefficients stand before: steps, tokens, decoding rows, thousands of positions.
     """
     begin_ms, end_ms, _, _, _, prompt_tokens, rows, context_tokens = replayed.steps.T
-    of_steps = np.stack((np.ones(rows.size), prompt_tokens + rows, rows, context_tokens / 1000, end_ms - begin_ms), 1)
+    of_steps = np.stack(np.broadcast_arrays(*terms(prompt_tokens, rows, context_tokens), end_ms - begin_ms), axis=1)
     until = np.concatenate((np.zeros((1, 5)), np.cumsum(of_steps, axis=0)))
     first_ms, last_ms = 1000 * replayed.first_token_s[requests], 1000 * replayed.last_token_s[requests]
     middle_ms = (begin_ms + end_ms) / 2  # a token comes at a step's end, to within rounding
     sums = until[np.searchsorted(middle_ms, last_ms)] - until[np.searchsorted(middle_ms, first_ms)]
     return sums[:, :4], last_ms - first_ms - sums[:, 4]
-
-
-def non_negative_least_squares(design: Float64Array, target: Float64Array) -> Float64Array:
-    """Minimise |design x - target| over x >= 0, exactly: the best of all subsets whose own solution is positive.
-
-    Cost: 2^columns least-squares problems; there are four columns.
-    """
-    columns = range(design.shape[1])
-    best, least = np.zeros(design.shape[1]), float(target @ target)
-    for size in range(1, design.shape[1] + 1):
-        for chosen in map(list, combinations(columns, size)):
-            scale = np.maximum(np.linalg.norm(design[:, chosen], axis=0), np.finfo(np.float64).tiny)
-            solution = np.linalg.lstsq(design[:, chosen] / scale, target, rcond=None)[0] / scale
-            residual = target - design[:, chosen] @ solution
-            if (solution >= 0).all() and residual @ residual < least:
-                best, least = np.zeros(design.shape[1]), float(residual @ residual)
-                best[chosen] = solution
-    return best
 
 
 def _still_nears(rounds: list[FitRound]) -> bool:

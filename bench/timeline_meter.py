@@ -1,9 +1,13 @@
 """What ran, what waited and what the cache held, over simulated time: averages, and a curve of bounded length.
 
 Averages are weighted by time: a step that lasts twice as long counts twice. The curve has at most 1,024 points however
-long a replay is. A point begins as one step; when there are too many, neighbours merge in pairs and from then on a
-point lasts twice as long, so all points always cover about the same time, and none is lost. A point keeps
-the mean of each quantity and the greatest `running`, which a mean would hide.
+long a replay is. A point begins as one step; when there are too many, neighbours merge in pairs, and from then on a
+point lasts twice as long; so a point covers that time, or one step that is longer, and none is lost. A point keeps the
+mean of each quantity and the greatest `running`, which a mean would hide.
+
+*Waiting* counts a request from its arrival on, also where a step runs then and it is seen only at its end; so its mean
+is that of Little's law, rate of arrival times mean time of waiting. `peak_waiting` is that of the beginnings of steps.
+With two steps ahead a stretch has what its plan saw, up to a step before it began, so the mean is near that.
 
 *Cache usage* is the share of blocks that are not available to whoever comes: held and quarantined, not those that are
 only cached. *Tail waste over time* is the mean of empty slots in last blocks, and its share of the slots that are held.
@@ -19,6 +23,7 @@ from pagedkv.bench.traces import Float64Array
 
 POINTS_MAX = 1024
 QUANTITIES = ("running", "waiting", "held_blocks", "quarantined_blocks", "cached_blocks", "tail_tokens")
+WAITING = QUANTITIES.index("waiting")
 
 
 class TimelineMeter(Meter):
@@ -33,6 +38,11 @@ class TimelineMeter(Meter):
         self._peaks: list[int] = []
         self._point_ms = 0.0  # how long a point lasts at least
         self._end_ms = 0.0
+
+    def arrived(self, arrival_ms: float, seen_ms: float) -> None:
+        """Take down how long a request had waited when it was seen, in the newest stretch, which began without it."""
+        if seen_ms > arrival_ms:
+            self._sums[-1][WAITING] += seen_ms - arrival_ms
 
     def passed(self, stretch: Stretch) -> None:
         """Take down a stretch of time."""

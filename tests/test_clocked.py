@@ -124,6 +124,24 @@ def test_who_waits_is_queueing_and_ties_keep_their_order() -> None:
     assert measured.latency.queueing.most == 39
 
 
+def test_who_arrives_while_a_step_runs_waits_for_its_end() -> None:
+    """Little's law: steps of 100 ms up to 2,100; request 0 runs in all, and nine come at 30, 230, ... for one step.
+
+    Each of the nine is seen 70 ms after its arrival, and admitted at once: 9 * 70 ms in 2,100 ms.
+    """
+    arrivals = [Arrival(0, 0.0, 4, 21), *(Arrival(1 + each, 30.0 + 200 * each, 4, 1) for each in range(9))]
+    measured = Measured(arrivals, step_time=StepTime(base_ms=100))
+    whole_ms, requests = 2100, 10
+    assert measured.steps.stretches[-1].end_ms == whole_ms
+    assert [stretch.waiting for stretch in measured.steps.stretches] == [0] * 21
+    assert measured.latency.queueing.total == 9 * 70
+    waiting = measured.timeline.averages()["waiting"]
+    assert waiting == pytest.approx(9 * 70 / whole_ms)
+    assert waiting == pytest.approx(requests / whole_ms * measured.latency.queueing.mean), "lambda times W is L"
+    assert measured.timeline.points()["waiting"].tolist()[:4] == pytest.approx([0.7, 0, 0.7, 0])
+    assert measured.timeline.peak_waiting == 0
+
+
 def test_priorities_go_before_the_order_of_arrival() -> None:
     arrivals = [Arrival(0, 0.0, 1, 2), Arrival(1, 1.0, 1, 1, priority=9), Arrival(2, 2.0, 1, 1, priority=1)]
     measured = Measured(arrivals, limits=Limits(max_running=1, policy="priority"))
@@ -193,6 +211,19 @@ def test_refused_and_cancelled_requests_have_no_latency() -> None:
     assert list(measured.times_ms()) == [4]
     assert measured.latency.ttft.count == 1
     assert measured.latency.itl.count == 1 + 2, "the token that request 3 had before it was cancelled counts"
+
+
+def test_makespan_is_from_the_first_arrival_to_the_last_token_of_whoever_it_is() -> None:
+    """Request 0 is refused at 0; 1 runs from 5 to 25; 2 has tokens at 35 and 45, and is cancelled as a third runs."""
+    arrivals = [
+        Arrival(0, 0.0, 0, 3),
+        Arrival(1, 5.0, 4, 2),
+        Arrival(2, 6.0, 4, 9, cancelled_after=2),
+    ]
+    latency = Measured(arrivals, limits=ONE_AT_A_TIME).latency
+    assert (latency.finished_requests, latency.itl.count) == (1, 2), "of each of the two a second token"
+    assert latency.makespan_s == pytest.approx(0.045)
+    assert latency.goodput_per_s == pytest.approx(1 / 0.045)
 
 
 def test_limits_that_nothing_meets_give_no_goodput() -> None:
@@ -265,11 +296,12 @@ def test_whatever_comes_time_is_whole_and_latencies_add_up(
         max_tokens_per_step=tokens, steps_ahead=steps_ahead, policy="fcfs" if policy == "fcfs" else "priority"
     )
     records, steps, latency, tails = RecordMeter(), StretchMeter(), LatencyMeter(), _TailMeter()
+    timeline = TimelineMeter(blocks, 4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(clocked, "Scheduler", _Watched)
         settings = CacheSettings(blocks=blocks, block_size=4)
         outcome = clocked_replay(
-            iter(arrivals), settings, limits, TEN_MS, [records, steps, latency, tails], samples=samples
+            iter(arrivals), settings, limits, TEN_MS, [records, steps, latency, tails, timeline], samples=samples
         )
     counts = outcome.scheduled.counts
     assert counts.finished + counts.cancelled + outcome.scheduled.refused == len(requests)
@@ -285,6 +317,10 @@ def test_whatever_comes_time_is_whole_and_latencies_add_up(
     if samples == 1 and not counts.cancelled:
         spans = sum(record.last_token_ms - record.first_token_ms for record in records.records)
         assert latency.itl.total == pytest.approx(spans)
+    if steps_ahead == 1 and len(records.records) == len(requests) and not counts.preemptions:
+        whole_ms = steps.stretches[-1].end_ms - steps.stretches[0].begin_ms
+        waited_ms = sum(record.queueing_ms for record in records.records)
+        assert timeline.averages()["waiting"] * whole_ms == pytest.approx(waited_ms), "Little's law"
 
 
 class _StopsForGood(Scheduler):

@@ -20,8 +20,8 @@ import pytest
 from pagedkv.bench import grid, grid_command
 from pagedkv.bench.command_line import run
 from pagedkv.bench.failures import BadInput
-from pagedkv.bench.grid import Cell, CellJob, CellSettings, Failed, cells_of, requests_digest, run_cell
-from pagedkv.bench.grid_workers import Outcome, run_by, run_here
+from pagedkv.bench.grid import Cell, CellJob, CellSettings, Failed, cells_of, run_cell
+from pagedkv.bench.grid_workers import CellOutcome, run_by, run_here
 from pagedkv.bench.lists import numbers_of, words_of
 from pagedkv.bench.replay_queue import ReplaySettings
 from pagedkv.bench.scheduler_options import PolicyName
@@ -57,7 +57,7 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run cells where they can be patched, one after the other."""
 
-    def run_cells(jobs: Sequence[CellJob], _workers: int) -> Iterator[tuple[Cell, Outcome]]:
+    def run_cells(jobs: Sequence[CellJob], _workers: int) -> Iterator[tuple[Cell, CellOutcome]]:
         yield from ((job.cell, job()) for job in jobs)
 
     monkeypatch.setattr(grid_command, "run_here", run_cells)
@@ -233,21 +233,6 @@ def test_the_name_of_a_trace_does_not_count(trace: Path) -> None:
     assert (cell["trace"], cell["earlier"]) == ("copy.csv.gz", True)
 
 
-def test_the_digest_sees_all_that_a_replay_looks_at(tmp_path: Path) -> None:
-    def digest(text: str) -> str:
-        (tmp_path / "trace.jsonl").write_text(text, encoding="utf-8")
-        return requests_digest(read_trace(tmp_path / "trace.jsonl"))
-
-    def line(at: int, prompt: int, output: int, ids: str) -> str:
-        return f'{{"timestamp": {at}, "input_length": {prompt}, "output_length": {output}, "hash_ids": [{ids}]}}\n'
-
-    first = line(0, 600, 5, "1, 2")
-    texts = [first + line(*other) for other in [(5, 600, 5, "1, 2"), (6, 600, 5, "1, 2"), (5, 601, 5, "1, 2")]]
-    texts += [first + line(*other) for other in [(5, 600, 6, "1, 2"), (5, 600, 5, "1, 3")]]
-    assert len({*map(digest, texts), digest(first)}) == 6
-    assert digest(first) == digest(first.replace(": ", ":"))
-
-
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -311,7 +296,7 @@ def jobs_on(trace: Trace, pools: Sequence[int]) -> list[CellJob]:
     return [CellJob(cell, trace) for cell in cells_of(1, settings)]
 
 
-def told(outcomes: Iterator[tuple[Cell, Outcome]]) -> dict[int, Any]:
+def told(outcomes: Iterator[tuple[Cell, CellOutcome]]) -> dict[int, Any]:
     """Return why a cell failed, or how many of its requests finished."""
     return {
         cell.number: outcome.why if isinstance(outcome, Failed) else outcome["finished"] for cell, outcome in outcomes

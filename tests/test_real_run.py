@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.least_squares import non_negative_least_squares
 from pagedkv.bench.real_run import EngineSettings, check_same_requests, read_real_run
-from pagedkv.bench.real_run_command import compared, run_settings
+from pagedkv.bench.real_run_command import fit_and_compare, run_settings
 from pagedkv.bench.real_run_replay import ReplayedRun, RunSettings, replay_run
 from pagedkv.bench.real_run_report import LIMITS_PERCENT, MAKESPAN, PEAK_RUNNING, SECOND_TPOT, halves
 from pagedkv.bench.scheduler_report import SchedulerCounts
 from pagedkv.bench.step_time import StepTime
-from pagedkv.bench.step_time_fit import StepTimeFit, fit_step_time, lived_through, non_negative_least_squares
+from pagedkv.bench.step_time_fit import StepTimeFit, fit_step_time, lived_through
 from pagedkv.bench.traces import Trace, read_trace
 from pagedkv.impl.requests import Limits
 
@@ -296,7 +297,7 @@ def test_the_replay_of_a_real_run_is_within_its_limits(meta: str) -> None:
     """Fitted on the first half alone: peak running, TPOT of the second half, makespan."""
     measured, trace = read_real_run(real_data(meta)), read_trace(real_data(SHAREGPT))
     settings, assumptions = run_settings(measured, trace, {})
-    figures = compared(measured, trace, settings, assumptions, None).figures
+    figures = fit_and_compare(measured, trace, settings, assumptions, None).figures
     assert set(LIMITS_PERCENT) == {PEAK_RUNNING, SECOND_TPOT, MAKESPAN}
     for key, limit in ((PEAK_RUNNING, 10), (SECOND_TPOT, 15), (MAKESPAN, 15)):
         figure = figures[key]
