@@ -95,7 +95,7 @@ def test_limits_that_nothing_meets_are_told_and_exit_1(tmp_path: Path, capsys: C
 
 
 def test_what_is_not_replayed_is_not_told(tmp_path: Path, capsys: Captured) -> None:
-    small = ["--sequences", "12", "--weights", "1,0,0,0", "--steps", "2", "--block-sizes", "4,8", "--reserve", "0"]
+    small = ["--sequences", "12", "--weights", "0,1,0,0", "--steps", "2", "--block-sizes", "4,8", "--reserve", "0"]
     assert run(["sweep", *small, "--no-traffic", "--out", str(tmp_path)]) == 0
     facts = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
     assert facts["traffic"] is None
