@@ -18,7 +18,7 @@ from pagedkv.bench.replay_watch import ReplayWatch
 from pagedkv.bench.result_files import output_file, write_whole
 from pagedkv.bench.scheduler_options import PolicyName
 from pagedkv.bench.scheduler_report import SchedulerReport
-from pagedkv.bench.timeline_file import TimelineFile
+from pagedkv.bench.timeline_file import NO_DEVICE, TimelineFile
 from rich.console import Group
 from rich.table import Table
 
@@ -57,8 +57,8 @@ def watched(html_file: Path | None, timeline: Path | None, command: str, *, cloc
     if timeline is None:
         yield ReplayWatch(wants_curve=html_file is not None)
         return
-    clock = "simulated" if clocked else "the host's, measured"
-    with TimelineFile(timeline, command, clock) as file:
+    clock, device = ("simulated", "device") if clocked else ("the host's, measured", NO_DEVICE)
+    with TimelineFile(timeline, command, clock, device) as file:
         yield ReplayWatch(file, wants_curve=html_file is not None)
 
 

@@ -82,6 +82,39 @@ def test_each_step_is_planned_launched_and_retired(trace: Path, tmp_path: Path, 
         )
         assert all(first[1] <= second[0] + 0.2 for first, second in pairwise(spans)), "slices of a track do not overlap"
     assert {launch["tid"] for launch in launches} == set(range(DEVICE, DEVICE + steps_ahead))
+    tracks = [event["args"]["name"] for event in named(found, "thread_name")]
+    device = "device (host's clock: no device here)"
+    assert len(tracks) == 1 + steps_ahead
+    assert set(tracks) == set(["host", device, f"{device}, second launch in flight"][: 1 + steps_ahead])
+
+
+def test_whoever_is_held_back_waits_too(tmp_path: Path) -> None:
+    """Ten requests of two steps each, one runs, all there from the start: two less in every second step.
+
+    The loop submits one at a time, since one fills a step; those behind it wait outside the scheduler.
+    """
+    path, timeline = tmp_path / "trace.jsonl", tmp_path / "timeline.json"
+    path.write_text('{"timestamp": 0, "input_length": 4, "output_length": 2}\n' * 10, encoding="utf-8")
+    options = [
+        "--policy",
+        "fcfs",
+        "--max-running",
+        "1",
+        "--timeline",
+        str(timeline),
+        "--html",
+        str(tmp_path / "p.html"),
+    ]
+    assert run(["replay", str(path), *options]) == 0
+    waiting = [event["args"]["waiting requests"] for event in named(events(timeline), "requests")]
+    assert waiting == [9 - step // 2 for step in range(20)]
+    path.write_text(
+        "".join(f'{{"timestamp": {at}, "input_length": 4, "output_length": 2}}\n' for at in (0, 0, 0, 10, 90)),
+        encoding="utf-8",
+    )
+    assert run(["replay", str(path), *options, "--step-ms", "10"]) == 0
+    waiting = [event["args"]["waiting requests"] for event in named(events(timeline), "requests")]
+    assert waiting == [2, 3, 2, 2, 1, 1, 0, 0, 0, 0], "one comes in the second step, and one when all others are gone"
 
 
 def test_counters_are_those_of_the_scheduler(tmp_path: Path) -> None:
