@@ -68,8 +68,9 @@ def write_page(
     watch: ReplayWatch,
     title: str,
     command: str,
+    note: str | None = None,
 ) -> None:
-    """Write the page. Errors: `OSError`."""
+    """Write the page, with a note below the figures if there is one. Errors: `OSError`."""
     from pagedkv.bench.replay_plot import draw_over_time  # noqa: PLC0415  (matplotlib takes a second to import)
 
     clocked = isinstance(report, ClockedReport)
@@ -77,7 +78,8 @@ def write_page(
     assert curve is not None, "the replay was watched for one"
     drawn = draw_over_time(curve, title, clocked=clocked)
     told = report.as_table(title)
-    tables = [table for table in told.renderables if isinstance(table, Table)] if isinstance(told, Group) else [told]
+    parts = told.renderables if isinstance(told, Group) else [told]
+    figures = [part if isinstance(part, Table) else str(part) for part in parts] + ([] if note is None else [note])
     alternative = "Curves: sequences that run, requests that wait, whose the blocks are, tail waste"
-    sections = [Section("Figures", tables), Section("Over time", [Plot(drawn, alternative)])]
+    sections = [Section("Figures", figures), Section("Over time", [Plot(drawn, alternative)])]
     write_whole(file, report_page(f"pagedkv replay: {title}", sections, command))
