@@ -45,7 +45,7 @@ SLOTS_MAX = BLOCKS_MAX * TOKENS_MAX
 OUT_FOLDER = Path("pagedkv-out/grid")
 GRID_EXAMPLE = (
     "Example: pagedkv grid AzureLLMInferenceTrace_conv.csv --block-sizes 8,16,32 --policies reserve,fcfs "
-    "--blocks 20000,40000 --out grid"
+    "--slots 320000,640000 --out grid"
 )
 
 Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Request traces, as `pagedkv replay` takes.")]
