@@ -127,6 +127,11 @@ class Outcome:
     compactions: int = 0
     copied_tokens: int = 0
 
+    @property
+    def copied_tokens_a_token(self) -> float:
+        """How many tokens are copied for each token that finished requests held."""
+        return self.copied_tokens / max(self.report.counts.logical_tokens, 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaselineSettings:

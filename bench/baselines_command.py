@@ -112,7 +112,7 @@ def _figures(outcome: Outcome, slots: int) -> dict[str, Any]:
         "relocations": outcome.relocations,
         "compactions": outcome.compactions,
         "copied_tokens": outcome.copied_tokens,
-        "copied_tokens_a_token": outcome.copied_tokens / max(counts.logical_tokens, 1),
+        "copied_tokens_a_token": outcome.copied_tokens_a_token,
         "seconds": outcome.report.seconds,
     }
 
@@ -155,7 +155,9 @@ def _print(outcomes: list[Outcome], settings: BaselineSettings, title: str) -> N
     )
     console.print(
         f"paging: blocks of {settings.block_size:,}; reservation: {settings.max_context:,} tokens a request. Paging"
-        f" runs {times}, and copies nothing where exact growth copies {growth['copied_tokens']:,} tokens.",
+        f" runs {times}, and copies nothing where exact growth copies {growth['copied_tokens']:,} tokens."
+        " All three admit a request once its final length fits beside those that run, so paging leaves free what these"
+        " have yet to grow into, and what is too little for the next.",
         highlight=False,
         soft_wrap=True,
     )

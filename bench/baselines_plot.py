@@ -55,9 +55,10 @@ def _draw(axes: Axes, outcome: Outcome, slots: int) -> None:
         top = bottom + 100 * values / slots
         axes.fill_between(edges, bottom, top, facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.2, step="post")
         bottom = top
+    copied = f", {outcome.copied_tokens_a_token:.2f} tokens copied for each held" if outcome.copied_tokens else ""
     running, launches = samples.mean("running"), len(samples.used)
     axes.set_title(
-        f"{outcome.scheme}: {short(launches)} launches, {running:.1f} sequences at one time on average",
+        f"{outcome.scheme}: {short(launches)} launches, {running:.1f} sequences at one time on average{copied}",
         fontsize=9,
         loc="left",
     )

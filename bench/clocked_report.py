@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 WHOLE_FROM_MS = 10_000
+SECONDS_FROM_MS = 100_000  # longer numbers would not fit into 80 columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,18 @@ class ClockedReport:
     def as_table(self, title: str) -> Group:
         """Lay the figures out, one a row, and the latencies in a table of their own."""
         rows = (*self.outcome.scheduled.rows(), *self._speed_rows(), *self._goodput_rows(), *self._time_rows())
-        return Group(figures_table(title, rows), self._latencies())
+        return Group(figures_table(title, rows), self._latencies(), *map(Text, self._overload()))
+
+    def _overload(self) -> list[str]:
+        """Say that more requests came than could be served, if so: what is measured then is how long the replay was."""
+        timeline = self.timeline
+        if not timeline.is_overloaded:
+            return []
+        rates = (
+            f"{timeline.arrivals_per_s:,.2f} requests a second arrive, {timeline.admissions_per_s:,.2f} are admitted"
+        )
+        waiting = f"{timeline.waiting_at_last_arrival:,} of {timeline.arrivals:,} wait as the last one comes"
+        return [f"Overloaded: {rates}; {waiting}, so latencies grow with the length of the replay."]
 
     def _speed_rows(self) -> tuple[tuple[str, str, str], ...]:
         outcome = self.outcome
@@ -86,14 +98,16 @@ class ClockedReport:
     def _latencies(self) -> Table:
         """Lay the latencies out."""
         table = Table(
-            title=Text(f"Latencies in ms of simulated time; quantiles within {RELATIVE_ERROR * 100:g} %"),
+            title=Text(f"Latencies in ms of simulated time, or s; quantiles within {RELATIVE_ERROR * 100:g} %"),
             title_justify="left",
         )
         table.add_column("latency")
         for column in ("count", "mean", *SHARES, "max"):
             table.add_column(column, justify="right")
         for name, times in self.latency.latencies().items():
-            table.add_row(name, f"{times.count:,}", *(_figure(times, value) for value in _values(times)))
+            in_s = times.count > 0 and times.most > SECONDS_FROM_MS
+            values = (_figure(times, value / 1000 if in_s else value) for value in _values(times))
+            table.add_row(f"{name}, s" if in_s else name, f"{times.count:,}", *values)
         return table
 
 

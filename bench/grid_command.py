@@ -42,11 +42,12 @@ from pagedkv.bench.traces import REQUESTS_MAX, Trace, read_trace
 from rich.console import Console
 
 CELLS_MAX = 10_000
+SLOTS_MAX = BLOCKS_MAX * TOKENS_MAX
 OUT_FOLDER = Path("pagedkv-out/grid")
 FILES = ("grid.json", "grid.csv")
 GRID_EXAMPLE = (
     "Example: pagedkv grid AzureLLMInferenceTrace_conv.csv --block-sizes 8,16,32 --policies reserve,fcfs "
-    "--blocks 20000,40000 --out grid"
+    "--slots 320000,640000 --out grid"
 )
 
 Traces = Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Request traces, as `pagedkv replay` takes.")]
@@ -54,6 +55,10 @@ BlockSizes = Annotated[str, typer.Option("--block-sizes", metavar="LIST", help="
 Policies = Annotated[str, typer.Option("--policies", metavar="LIST", help="Out of reserve, fcfs, priority.")]
 Pools = Annotated[
     str | None, typer.Option("--blocks", metavar="LIST", help="Usable blocks; by default one pool, enough for all.")
+]
+Slots = Annotated[
+    str | None,
+    typer.Option("--slots", metavar="LIST", help="Pools in tokens instead: the same bytes for each block size."),
 ]
 Requests = Annotated[int | None, typer.Option(min=1, max=REQUESTS_MAX, help="Only the first so many of each trace.")]
 StepMs = Annotated[
@@ -69,6 +74,7 @@ def grid_command(
     block_sizes: BlockSizes = "8,16,32",
     policies: Policies = "reserve",
     blocks: Pools = None,
+    slots: Slots = None,
     requests: Requests = None,
     step_ms: StepMs = None,
     prefix_cache: PrefixCache = None,
@@ -91,9 +97,10 @@ def grid_command(
     """Replay every trace with every block size, policy and pool, in parallel, into one table.
 
     Each finished cell is kept in the folder of --out, and taken from there as long as its requests, its settings and
-    the code are the same: so a grid that was stopped goes on. A cell that fails is a row that says why, and exit code
-    1. Options of a scheduler hold for the policies that have one; with --step-time its replays are clocked. Writes
-    grid.json and grid.csv.
+    the code are the same: so a grid that was stopped goes on. A cell that fails is a row that says why, and the exit
+    code is then not 0. With --slots all block sizes have pools of the same bytes, with --blocks they have not. Options
+    of a scheduler hold for the policies that have one; with --step-time its replays are clocked. Writes grid.json and
+    grid.csv.
     """
     given = {"generate": None, "rate": None} | locals()  # by their names: those of scheduler and clock are looked up
     out, json_file = _outputs(out, json_file, [*traces, *step_time_files(step_time)])
@@ -101,8 +108,7 @@ def grid_command(
     settings = [
         CellSettings(policy=policy, replay=ReplaySettings(block_size=size, blocks=pool, step_ms=step_ms), **parts)
         for policy, parts in _policies(policies, given, seed)
-        for size in numbers_of("--block-sizes", block_sizes, TOKENS_MAX)
-        for pool in ((None,) if blocks is None else numbers_of("--blocks", blocks, BLOCKS_MAX))
+        for size, pool in _pools(numbers_of("--block-sizes", block_sizes, TOKENS_MAX), blocks, slots)
     ]
     read = _read(traces, requests)
     cells = cells_of(len(read), settings)
@@ -120,6 +126,27 @@ def _outputs(out: Path, json_file: Path | None, inputs: list[Path]) -> tuple[Pat
     if json_file is not None and json_file.parent == (out / CELLS).resolve():
         raise BadInput(f"--json {json_file}", f"in the folder of finished cells of --out {out}", "name another file")
     return out, json_file
+
+
+def _pools(sizes: tuple[int, ...], blocks: str | None, slots: str | None) -> list[tuple[int, int | None]]:
+    """Return each block size with each pool, in blocks; None: enough for all. Errors: `BadInput`.
+
+    A pool in tokens has as many whole blocks as it holds. That is the same memory for each block size, which a number
+    of blocks is not.
+    """
+    if slots is None:
+        pools = (None,) if blocks is None else numbers_of("--blocks", blocks, BLOCKS_MAX)
+        return [(size, pool) for size in sizes for pool in pools]
+    if blocks is not None:
+        raise BadInput("--slots", "pools are given by --blocks too", "give one of the two")
+    pools_slots = numbers_of("--slots", slots, SLOTS_MAX)
+    if min(pools_slots) < max(sizes):
+        what = f"a pool of {min(pools_slots):,} tokens has no block of {max(sizes):,}"
+        raise BadInput(f"--slots {quoted(slots)}", what, "give larger pools or smaller blocks")
+    if max(pools_slots) // min(sizes) > BLOCKS_MAX:
+        what = f"more than {BLOCKS_MAX:,} blocks of {min(sizes):,}"
+        raise BadInput(f"--slots {quoted(slots)}", what, "give smaller pools or larger blocks")
+    return [(size, pool // size) for size in sizes for pool in pools_slots]
 
 
 def _policies(text: str, given: dict[str, Any], seed: int) -> list[tuple[PolicyName, dict[str, Any]]]:

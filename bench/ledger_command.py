@@ -35,6 +35,7 @@ from rich.table import Table
 from rich.text import Text
 
 TOKENS_MAX = 1 << 24  # of one sequence: plans beyond it are larger than what they plan
+NOT_ASKED = "Without --tokens a sequence is as long as memory holds, which may be beyond the model's context length."
 LEDGER_EXAMPLE = "Example: pagedkv ledger --model Llama-3.1-8B --tokens 8192 --sequences 32 --memory 64GiB"
 
 
@@ -82,6 +83,7 @@ def ledger_command(
         block_metadata_bytes=bytes_a_block(block_size),
         row_metadata_bytes=bytes_a_row(block_size),
     )
+    asked = tokens is not None
     if tokens is None:
         tokens = _longest(shape, terms, sequences, amount)
     if shared_tokens >= tokens:
@@ -90,7 +92,7 @@ def ledger_command(
     demand = Demand(sequences, tokens, shared_tokens)
     facts = _facts(shape, terms, demand, kv_dtype, amount)
     command = invoked_as(context)
-    _print(shape, facts, command)
+    _print(shape, facts, command, asked=asked)
     if json_file is not None:
         write_json(json_file, {"command": command} | facts)
 
@@ -143,7 +145,8 @@ def _facts(model: ModelShape, terms: Terms, demand: Demand, kv_dtype: KvDtype, m
     return facts
 
 
-def _print(model: ModelShape, facts: dict[str, Any], command: str) -> None:
+def _print(model: ModelShape, facts: dict[str, Any], command: str, *, asked: bool) -> None:
+    """Print table and lines; `asked`: the tokens of a sequence were given, and not found for the memory."""
     sequences, tokens, ranks = facts["sequences"], facts["tokens"], facts["tensor_parallel"]
     title = f"{model.name}: {sequences:,} x {tokens:,} tokens, {facts['kv_dtype']}, blocks of {facts['block_size']:,}"
     table = Table(title=Text(f"{title}, rank 1 of {ranks}"), title_justify="left")
@@ -156,7 +159,7 @@ def _print(model: ModelShape, facts: dict[str, Any], command: str) -> None:
     console = Console()
     console.print(table)
     if "memory_bytes" in facts:
-        for line in _fitting(facts):
+        for line in (*_fitting(facts), *([] if asked else [NOT_ASKED])):
             console.print(line, highlight=False)
     console.print(command, markup=False, highlight=False, soft_wrap=True)
 
@@ -167,6 +170,7 @@ def _fitting(facts: dict[str, Any]) -> list[str]:
     pool = f"{blocks:,} usable blocks, {blocks * facts['block_size']:,} tokens"
     more = " or more" if longest == TOKENS_MAX else ""
     return [
+        "Weights and activations are not in it: take them off --memory first.",
         f"Into {in_words(facts['memory_bytes'])} this {'fits' if facts['fits'] else 'does not fit'}.",
         f"Sequences of {facts['tokens']:,} tokens that fit: {many:,}.",
         f"Tokens that each of {facts['sequences']:,} could have, nothing shared: {longest:,}{more}.",

@@ -157,7 +157,7 @@ def _in_words(comparison: Comparison) -> str:
         f" {settings.block_size}, at most {limits.max_tokens_per_step:,} tokens a step and {limits.max_running:,}"
         f" sequences, prefix cache {'on' if limits.prefix_cache else 'off'}, {limits.steps_ahead} steps ahead:"
         f" {comparison.replayed.counts.preemptions:,} preemptions,"
-        f" {comparison.replayed.counts.peak_running:,} running at most."
+        f" {comparison.replayed.counts.peak_running:,} running at most, between the ticks of the measured run too."
     )
 
 

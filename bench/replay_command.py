@@ -203,11 +203,21 @@ def _run(
     title = f"{trace.name}: {requests_read.format.name} trace, engine {manner.engine.value}"
     title = title if manner.scheduling is None else f"{title}, policy {facts['policy']}"
     console.print(report.as_table(title))
+    note = _without_ids(requests_read, manner.scheduling)
+    if note is not None:
+        console.print(note, highlight=False, soft_wrap=True)
     console.print(facts["command"], markup=False, highlight=False, soft_wrap=True)
     if html_file is not None:
-        write_page(html_file, report, watch, title, facts["command"])
+        write_page(html_file, report, watch, title, facts["command"], note)
     if json_file is not None:
         write_json(json_file, facts | {"trace_format": requests_read.format.name} | report.as_json())
+
+
+def _without_ids(trace: Trace, scheduling: tuple[Limits, TrafficSettings] | None) -> str | None:
+    """Say why no request hits what another one left, where the trace does not say what they share."""
+    if scheduling is None or not scheduling[0].prefix_cache or trace.prefix_ids.size:
+        return None
+    return "The trace has no prefix ids, so no request hits what another has left."
 
 
 def _replayed(

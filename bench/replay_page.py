@@ -18,7 +18,7 @@ from pagedkv.bench.replay_watch import ReplayWatch
 from pagedkv.bench.result_files import output_file, write_whole
 from pagedkv.bench.scheduler_options import PolicyName
 from pagedkv.bench.scheduler_report import SchedulerReport
-from pagedkv.bench.timeline_file import TimelineFile
+from pagedkv.bench.timeline_file import NO_DEVICE, TimelineFile
 from rich.console import Group
 from rich.table import Table
 
@@ -57,8 +57,8 @@ def watched(html_file: Path | None, timeline: Path | None, command: str, *, cloc
     if timeline is None:
         yield ReplayWatch(wants_curve=html_file is not None)
         return
-    clock = "simulated" if clocked else "the host's, measured"
-    with TimelineFile(timeline, command, clock) as file:
+    clock, device = ("simulated", "device") if clocked else ("the host's, measured", NO_DEVICE)
+    with TimelineFile(timeline, command, clock, device) as file:
         yield ReplayWatch(file, wants_curve=html_file is not None)
 
 
@@ -68,8 +68,9 @@ def write_page(
     watch: ReplayWatch,
     title: str,
     command: str,
+    note: str | None = None,
 ) -> None:
-    """Write the page. Errors: `OSError`."""
+    """Write the page, with a note below the figures if there is one. Errors: `OSError`."""
     from pagedkv.bench.replay_plot import draw_over_time  # noqa: PLC0415  (matplotlib takes a second to import)
 
     clocked = isinstance(report, ClockedReport)
@@ -77,7 +78,8 @@ def write_page(
     assert curve is not None, "the replay was watched for one"
     drawn = draw_over_time(curve, title, clocked=clocked)
     told = report.as_table(title)
-    tables = [table for table in told.renderables if isinstance(table, Table)] if isinstance(told, Group) else [told]
+    parts = told.renderables if isinstance(told, Group) else [told]
+    figures = [part if isinstance(part, Table) else str(part) for part in parts] + ([] if note is None else [note])
     alternative = "Curves: sequences that run, requests that wait, whose the blocks are, tail waste"
-    sections = [Section("Figures", tables), Section("Over time", [Plot(drawn, alternative)])]
+    sections = [Section("Figures", figures), Section("Over time", [Plot(drawn, alternative)])]
     write_whole(file, report_page(f"pagedkv replay: {title}", sections, command))

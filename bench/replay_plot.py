@@ -15,6 +15,7 @@ from pagedkv.bench.timeline_meter import TimelineMeter
 from pagedkv.bench.traces import Float64Array
 
 WIDTH_INCHES, PANEL_INCHES = 9.0, 2.3
+USAGE_LOW_PERCENT = 10  # where the blocks in use stay below, the axis ends above them, else they would be a line
 DARK = "#4C7BA6"
 BLOCKS = {
     "held_blocks": (DARK, None, "held"),
@@ -64,7 +65,8 @@ def _blocks(axes: Axes, edges: Float64Array, points: dict[str, Float64Array], cu
             handles.append(Patch(facecolor=face, hatch=hatch, edgecolor=INK, linewidth=0.6, label=label))
         bottom = top
     _name(axes, f"The pool: who has its {curve.blocks:,} blocks", "blocks (% of pool)")
-    axes.set_ylim(0, 100)
+    if not bottom.size or bottom.max() >= USAGE_LOW_PERCENT:
+        axes.set_ylim(0, 100)
     axes.legend(handles=handles, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.98), frameon=False, ncols=3)
 
 

@@ -22,15 +22,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from pagedkv.bench.replay_arrivals import TrafficSettings, blocks_needed_of, check_samples, trace_arrivals
 from pagedkv.bench.replay_loop import ReplayLoop
 from pagedkv.bench.replay_queue import ReplaySettings, arrival_steps, check_size
 from pagedkv.bench.replay_tokens import TraceTokens
+from pagedkv.bench.replay_watch import WatchedScheduler
 from pagedkv.bench.scheduler_report import SchedulerReport
-from pagedkv.bench.traces import Trace
+from pagedkv.bench.traces import Int64Array, Trace
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.requests import Limits
 from pagedkv.impl.scheduler import Scheduler
+
+NO_STEPS: Int64Array = np.zeros(0, np.int64)
 
 
 def replay_scheduled(
@@ -54,10 +58,12 @@ def replay_scheduled(
     blocks = settings.blocks or max(1, int(blocks_needed_of(trace, settings.block_size, traffic).sum()))
     check_size(trace, blocks, 0)
     order = trace.by_arrival()
-    arrivals = trace_arrivals(trace, order, arrival_steps(trace, order, settings.step_ms), traffic)
+    steps = arrival_steps(trace, order, settings.step_ms)
+    arrivals = trace_arrivals(trace, order, steps, traffic)
     start_s = time.perf_counter()
     with BlockCache(blocks, settings.block_size, launches_in_flight=limits.steps_ahead, journal=journal) as cache:
         loop = _Loop(make_scheduler(cache, limits), arrivals, TraceTokens(trace), traffic.samples)
+        loop.arrival_steps = steps
         while not loop.done:
             loop.turn()
             on_finished(loop.gone)
@@ -77,11 +83,14 @@ class _Loop(ReplayLoop):
     """A replay whose clock counts turns, and passes over those in which nothing happens."""
 
     now = 0.0
+    arrival_steps = NO_STEPS  # of all requests, in their order
 
     def turn(self) -> None:
         """Do one step."""
         self.cancel_due()
         self.arrive(self.now)
+        if isinstance(self.scheduler, WatchedScheduler):
+            self.scheduler.held_back = self._held_back()
         plan = self.schedule()
         if plan.launch is not None:
             self.launched(plan, self.now + 1)
@@ -93,3 +102,8 @@ class _Loop(ReplayLoop):
             return
         self.now += 1
         self.turns += 1
+
+    def _held_back(self) -> int:
+        """Count the requests that are there by now and wait outside the scheduler (`ReplayLoop.ahead`)."""
+        there = int(np.searchsorted(self.arrival_steps, self.now, side="right"))
+        return there - self.gone - len(self.live)

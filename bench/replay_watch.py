@@ -72,12 +72,14 @@ def _stretches(samples: Samples, block_size: int) -> Iterable[Stretch]:
 class WatchedScheduler(Scheduler):
     """A scheduler whose steps are seen: by a time line, in the host's time, and by a curve over launches.
 
-    A clone of it is not watched.
+    `held_back` is for whoever drives it: requests that are there and not submitted yet; they wait as the others do. A
+    clone of it is not watched.
     """
 
     _timeline: TimelineFile | None = None
     _curve: TimelineMeter | None = None
     _start_s = 0.0
+    held_back = 0
 
     def __init__(
         self, cache: BlockCache, limits: Limits, timeline: TimelineFile | None, curve: TimelineMeter | None
@@ -97,8 +99,9 @@ class WatchedScheduler(Scheduler):
             return plan
         usage = self.cache.counts
         blocks = usage.held, usage.quarantined, usage.idle
+        waiting = self.waiting + self.held_back
         if self._curve is not None:
-            self._curve.passed(Stretch(self._launches, self._launches + 1, self.sequences, self.waiting, *blocks))
+            self._curve.passed(Stretch(self._launches, self._launches + 1, self.sequences, waiting, *blocks))
             self._launches += 1
         if self._timeline is not None:
             facts = {
@@ -110,7 +113,7 @@ class WatchedScheduler(Scheduler):
             }
             self._launched_us[plan.launch.id] = end_us
             self._timeline.slice(HOST, "plan", begin_us, end_us, **facts)
-            self._timeline.counters(end_us, self.sequences, self.waiting, *blocks)
+            self._timeline.counters(end_us, self.sequences, waiting, *blocks)
         return plan
 
     def complete(self, launch: int, sampled: Integers, stopped: Iterable[int] = ()) -> Completion:

@@ -28,6 +28,7 @@ class Counts:
     """What was counted for one block size. No times: two runs agree on all of it.
 
     Up to `metadata_bytes` all is as it is when every sequence has its final length, before decode steps.
+    `sequences_that_fit` is how many, the shortest of them, the declared pool holds after the decode steps.
     `allocations` are blocks taken until then, of them `growth_allocations` by extensions, in `allocation_calls` calls
     that took any. `free_blocks` are those of the declared pool of `blocks` after the decode steps.
     """
@@ -46,6 +47,7 @@ class Counts:
     decode_allocations: int = 0
     blocks: int = 0
     free_blocks: int = 0
+    sequences_that_fit: int = 0
 
     @property
     def tail_waste(self) -> int:
@@ -90,7 +92,8 @@ class ActiveBatch:
         self.lengths = lengths
         self.names = np.arange(len(lengths), dtype=np.int64)
         self.cache = BlockCache(pool, block_size, rows=len(lengths), max_blocks_per_row=columns)
-        self.counts = Counts(block_size=block_size, sequences=len(lengths), blocks=blocks)
+        fit = int(np.searchsorted(np.cumsum(np.sort(needed)), blocks, side="right"))
+        self.counts = Counts(block_size=block_size, sequences=len(lengths), blocks=blocks, sequences_that_fit=fit)
         self.seconds = Seconds()
         self._missing = pool - blocks
 

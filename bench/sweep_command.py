@@ -58,7 +58,7 @@ from pagedkv.bench.sweep_options import (
     layout_of,
     refuse_without_effect,
 )
-from pagedkv.bench.sweep_output import FILES, Outcome, print_outcome, write_outcome
+from pagedkv.bench.sweep_output import FILES, Outcome, mark_of, print_outcome, write_outcome
 from pagedkv.bench.sweep_pick import Limits, pick
 from pagedkv.bench.sweep_traffic import Traffic, drawn_traffic, require_prefix_ids
 from pagedkv.bench.traces import Trace, read_trace
@@ -132,7 +132,7 @@ def sweep_command(
         trace = require_prefix_ids(_read(prefix_trace, requests))
     traffic = _traffic(trace, settings, pool_bytes, faster, latency_limits) if with_traffic else None
     found = _sweep(settings, traffic)
-    picked = pick([row.candidate() for row in found.rows], limits)
+    picked = pick([row.candidate(mark_of(found)) for row in found.rows], limits)
     outcome = Outcome(
         settings=settings, traffic=traffic, found=found, limits=limits, picked=picked, command=invoked_as(context)
     )

@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 MARK = " (*)"
 PICTURES = tuple(f"{name}.{kind}" for name in ("fragmentation", "latency", "goodput") for kind in ("png", "svg"))
 FILES = ("sweep.html", "sweep.json", "sweep.csv", "lengths.csv", *PICTURES)
+MADE_TO_FIT = (
+    "No --memory was given: the pool is made to fit, a ninth more than the tokens take, so the reserve says little and"
+    " nothing of a device."
+)
+CPU_TIMES = "Times marked (*) do not say how fast a GPU is: where they decide, the pick is not one for a GPU."
 MECHANISM = (
     "(*) timed on this machine with the model scaled down to it: it shows how block sizes compare, and not what a GPU"
     " takes; --kernel-times gives a GPU's"
@@ -52,7 +57,7 @@ class Outcome:
     @property
     def mark(self) -> str:
         """What stands at figures that show the mechanism only."""
-        return MARK if self.found.mechanism_only else ""
+        return mark_of(self.found)
 
     def facts(self) -> dict[str, Any]:
         """Give everything, for programs."""
@@ -98,7 +103,7 @@ class Outcome:
         if found.copy_bytes_per_s:
             lines.append(f"memory limit: a copy of {found.copy_bytes_per_s / 1e9:,.2f} GB/s in this run")
         rest = f"{rest_ms:g} ms, declared, for all the rest"
-        lines.append(f"TPOT: {layers} layers x decode + {rest}")
+        lines.append(f"TPOT of all sequences in one batch: {layers} layers x decode + {rest}")
         if self.traffic is not None:
             kept = self.traffic.latency_limits.in_words()
             lines.append(
@@ -108,9 +113,16 @@ class Outcome:
         return [*lines, *halvings_in_words(found.rows)]
 
     def verdict(self) -> list[str]:
-        """Give the pick, its reason and what would change it, in lines."""
+        """Give what the pick is worth, the pick, its reason and what would change it, in lines."""
         what = "what would help" if self.picked.block_size is None else "what would change it"
-        return [f"pick: {self.picked.reason}", *(f"  {what}: {line}" for line in self.picked.would_change)]
+        before = [MADE_TO_FIT] if self.settings.pool_bytes is None else []
+        before += [CPU_TIMES] if self.found.mechanism_only else []
+        return [*before, f"pick: {self.picked.reason}", *(f"  {what}: {line}" for line in self.picked.would_change)]
+
+
+def mark_of(found: Sweep) -> str:
+    """Give what stands at times that show the mechanism only."""
+    return MARK if found.mechanism_only else ""
 
 
 def print_outcome(outcome: Outcome) -> None:
@@ -162,7 +174,7 @@ def _plots(outcome: Outcome) -> Mapping[str, Plot]:
         title = f"{outcome.settings.model.name}: {len(outcome.traffic.trace):,} {outcome.traffic.source}"
         figures["goodput"] = (
             draw_goodput(rows, title, note),
-            "Bars against block size: prefix hits, evictions, TPOT end to end, goodput",
+            "Bars against block size: prefix hits and evictions if any, TPOT end to end, goodput",
         )
     return {name: Plot(*figure) for name, figure in figures.items()}
 

@@ -21,10 +21,20 @@ from pagedkv.bench.amounts import in_words
 SPREAD = 1.02  # counts as equal where only medians are known
 
 
+class SideBySide(NamedTuple):
+    """All sequences at one time: blocks that they need, those that the pool has, and how many sequences fit at most."""
+
+    sequences: int
+    needed_blocks: int
+    blocks: int
+    sequences_that_fit: int
+
+
 class Candidate(NamedTuple):
     """A block size and what it is judged by.
 
     `tpot_spread_ms` is p10 and p90, where they were measured; `end_to_end_tpot_ms` the median of requests, likewise.
+    `mark` stands behind each of its times in words.
     """
 
     block_size: int
@@ -33,6 +43,8 @@ class Candidate(NamedTuple):
     tpot_spread_ms: tuple[float, float] | None
     overhead_bytes: int
     end_to_end_tpot_ms: float | None = None
+    side_by_side: SideBySide | None = None
+    mark: str = ""
 
     @property
     def judged_tpot_ms(self) -> float:
@@ -42,8 +54,25 @@ class Candidate(NamedTuple):
     @property
     def tpot_in_words(self) -> str:
         """Both, as far as they are known."""
-        step = f"{self.tpot_ms:,.3f} ms"
-        return step if self.end_to_end_tpot_ms is None else f"{step}, end to end {self.end_to_end_tpot_ms:,.3f} ms"
+        step = self.in_words(self.tpot_ms)
+        return (
+            step if self.end_to_end_tpot_ms is None else f"{step}, end to end {self.in_words(self.end_to_end_tpot_ms)}"
+        )
+
+    def in_words(self, time_ms: float) -> str:
+        """Write one of its times."""
+        return f"{time_ms:,.3f} ms{self.mark}"
+
+    @property
+    def room_in_words(self) -> str:
+        """How much of the pool it leaves, or how far the sequences are from fitting."""
+        if self.free_percent >= 0 or self.side_by_side is None:
+            return f"the most: {self.block_size} with {self.free_percent:.2f} %"
+        sequences, needed, blocks, fit = self.side_by_side
+        return (
+            f"with {self.block_size}, {sequences:,} sequences need {needed:,} blocks at one time, the pool has"
+            f" {blocks:,}: at most {fit:,} fit"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +149,12 @@ def _would_change(chosen: Candidate, candidates: list[Candidate], limits: Limits
     faster = [each for each in candidates if each.judged_tpot_ms < chosen.judged_tpot_ms]
     after = _choose(faster, limits)
     what = f"{after.block_size}" if after else "none of these"
-    lines.append(f"a TPOT limit below {chosen.judged_tpot_ms:,.3f} ms: then {what}")
+    lines.append(f"a TPOT limit below {chosen.in_words(chosen.judged_tpot_ms)}: then {what}")
     fastest = min(_satisfying(candidates, limits), key=lambda each: each.tpot_ms)
     if fastest is not chosen:
         lines.append(
             f"more trust in small differences of time: {fastest.block_size} had the smallest median TPOT,"
-            f" {fastest.tpot_ms:,.3f} ms"
+            f" {fastest.in_words(fastest.tpot_ms)}"
         )
     return lines
 
@@ -140,12 +169,12 @@ def _why_none(candidates: list[Candidate], limits: Limits) -> str:
         if limits.tpot_ms is None
         else (
             f"; a TPOT of {limits.tpot_ms:g} ms is kept by {_sizes(quick)} (the fastest: {fastest.block_size} with"
-            f" {fastest.judged_tpot_ms:,.3f} ms)"
+            f" {fastest.in_words(fastest.judged_tpot_ms)})"
         )
     )
     return (
-        f"none satisfies both: a reserve of {limits.reserve_percent:g} % is kept by {_sizes(roomy)} (the most:"
-        f" {most.block_size} with {most.free_percent:.2f} %){limit}"
+        f"none satisfies both: a reserve of {limits.reserve_percent:g} % is kept by {_sizes(roomy)}"
+        f" ({most.room_in_words}){limit}"
     )
 
 
@@ -162,7 +191,7 @@ def _would_help(candidates: list[Candidate], limits: Limits) -> list[str]:
     roomy = [each for each in candidates if _keeps_reserve(each, limits)]
     if roomy:
         best = min(roomy, key=lambda each: each.judged_tpot_ms)
-        lines.append(f"a TPOT limit of {best.judged_tpot_ms:,.3f} ms or more, then {best.block_size}")
+        lines.append(f"a TPOT limit of {best.in_words(best.judged_tpot_ms)} or more, then {best.block_size}")
     return lines or ["both limits at once: no block size keeps either"]
 
 

@@ -65,16 +65,17 @@ def draw_latency(rows: Sequence[SweepRow], title: str, scaled: str | None) -> Fi
 
 
 def draw_goodput(rows: Sequence[SweepRow], title: str, scaled: str | None) -> Figure:
-    """Draw what came of requests: prefix hits, evictions, TPOT end to end, goodput. `scaled`: see `draw_latency`."""
-    figure, (hits, evictions, tpot, goodput) = _page(rows, 4, title)
-    label = _label(figure, scaled)
+    """Draw what came of requests: prefix hits, evictions, TPOT end to end, goodput. `scaled`: see `draw_latency`.
+
+    Where nothing was hit, as without prefix ids, there is nothing of the prefix cache to draw.
+    """
     found = [row.traffic for row in rows]
-    sizes = [row.counts.block_size for row in rows]
-    _bars(hits, {"hit": [each.in_order.hit_percent if each else None for each in found]})
-    _finish(hits, "hits (% of prompt tokens)", "Prefix cache: prompt tokens that were found, requests in order")
-    evicted = [each.in_order.counts.evictions * size if each else None for each, size in zip(found, sizes, strict=True)]
-    _bars(evictions, {"evicted": evicted})
-    _finish(evictions, "evicted (tokens)", "Prefix cache: evictions x B, requests in order")
+    any_hit = any(each.in_order.counts.hit_tokens for each in found if each)
+    figure, panels = _page(rows, 4 if any_hit else 2, title)
+    label = _label(figure, scaled)
+    if any_hit:
+        _prefix_cache(panels, rows)
+    tpot, goodput = panels[-2:]
     latencies = [each.clocked.latency.tpot if each else None for each in found]
     of_requests = {
         name: [times.quantile(share) if times and times.count else None for times in latencies]
@@ -85,6 +86,18 @@ def draw_goodput(rows: Sequence[SweepRow], title: str, scaled: str | None) -> Fi
     _bars(goodput, {"good": [each.clocked.latency.goodput_per_s if each else None for each in found]})
     _finish(goodput, "goodput (requests/s)", f"On the clock: requests a second within the declared limits{label}")
     return _laid_out(figure)
+
+
+def _prefix_cache(panels: Sequence[Axes], rows: Sequence[SweepRow]) -> None:
+    """Draw into the first two panels what the prefix cache found, and what it lost."""
+    found = [row.traffic for row in rows]
+    sizes = [row.counts.block_size for row in rows]
+    hits, evictions = panels[:2]
+    _bars(hits, {"hit": [each.in_order.hit_percent if each else None for each in found]})
+    _finish(hits, "hits (% of prompt tokens)", "Prefix cache: prompt tokens that were found, requests in order")
+    evicted = [each.in_order.counts.evictions * size if each else None for each, size in zip(found, sizes, strict=True)]
+    _bars(evictions, {"evicted": evicted})
+    _finish(evictions, "evicted (tokens)", "Prefix cache: evictions x B, requests in order")
 
 
 def _laid_out(figure: Figure) -> Figure:

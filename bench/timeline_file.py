@@ -3,11 +3,12 @@
 The file is in the Chrome trace event format (JSON, one event a line), which ui.perfetto.dev opens, gzipped too. It has
 a track of the *host*, on which a step is planned and a launch is retired; one of the *device* for each launch that may
 be in flight, from the end of its planning to the beginning of its retirement; and counters of requests and blocks, as
-they are once a step is planned. Requests that the replay holds back until the scheduler has room wait nowhere yet.
+they are once a step is planned. A track is there once something happens on it.
 
 Whose time it is depends on the replay. Without a clock (`replay_watch`) it is the host's, measured: how long scheduler
 and cache really take. On simulated time (`TimelineFileMeter`) a launch lasts what the model of time says, and planning
-and retiring are moments at its beginning and end. The file says which. It is written in full or not at all.
+and retiring are moments at its beginning and end. The file says which, and so does the device's name. It is written in
+full or not at all.
 
 Cost: about 0.1 ms and 560 bytes a step (50 compressed), so 100,000 steps make a file of 56 MB.
 """
@@ -22,25 +23,26 @@ from typing import IO, Any, Self
 from pagedkv.bench.meters import Meter, Stretch
 
 HOST, DEVICE = 1, 2  # tracks; a second launch in flight has the one behind
+NO_DEVICE = "device (host's clock: no device here)"
 PROCESS = 1
 
 
 class TimelineFile:
     """Writes events, microseconds from the first one on; as a context manager, whole or not at all."""
 
-    def __init__(self, path: Path, command: str, clock: str) -> None:
-        """`clock` says whose time it is. Errors: `OSError`."""
+    def __init__(self, path: Path, command: str, clock: str, device: str = "device") -> None:
+        """`clock` says whose time it is, `device` is the name of its track. Errors: `OSError`."""
+        self._names = {HOST: "host", DEVICE: device, DEVICE + 1: f"{device}, second launch in flight"}
         self._path = path
         self._unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         self._file: IO[str] = _opened(self._unfinished, compressed=path.suffix == ".gz")
         head = json.dumps({"command": command, "clock": clock})
         self._file.write(f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n')
         self._file.write(json.dumps({"ph": "M", "name": "process_name", "pid": PROCESS, "args": {"name": "replay"}}))
-        for track, name in ((HOST, "host"), (DEVICE, "device"), (DEVICE + 1, "device, second launch in flight")):
-            self._event({"ph": "M", "name": "thread_name", "pid": PROCESS, "tid": track, "args": {"name": name}})
 
     def slice(self, track: int, name: str, begin_us: float, end_us: float, **facts: int) -> None:
         """Write what lasts from here to there."""
+        self._name(track)
         duration_us = round(max(end_us - begin_us, 0.0), 1)
         self._event(
             {"ph": "X", "name": name, "pid": PROCESS, "tid": track, "ts": begin_us, "dur": duration_us, "args": facts}
@@ -48,6 +50,7 @@ class TimelineFile:
 
     def moment(self, track: int, name: str, at_us: float, **facts: int) -> None:
         """Write what happens at once."""
+        self._name(track)
         self._event({"ph": "i", "s": "t", "name": name, "pid": PROCESS, "tid": track, "ts": at_us, "args": facts})
 
     def counters(self, at_us: float, sequences: int, waiting: int, held: int, quarantined: int, cached: int) -> None:
@@ -56,6 +59,11 @@ class TimelineFile:
         blocks = {"held": held, "quarantined": quarantined, "cached": cached}
         for name, values in (("requests", requests), ("blocks", blocks)):
             self._event({"ph": "C", "name": name, "pid": PROCESS, "ts": at_us, "args": values})
+
+    def _name(self, track: int) -> None:
+        """Name a track before the first thing that happens on it: a viewer shows those that have a name."""
+        if name := self._names.pop(track, None):
+            self._event({"ph": "M", "name": "thread_name", "pid": PROCESS, "tid": track, "args": {"name": name}})
 
     def _event(self, event: dict[str, Any]) -> None:
         self._file.write(",\n")

@@ -9,6 +9,9 @@ mean of each quantity and the greatest `running`, which a mean would hide.
 is that of Little's law, rate of arrival times mean time of waiting. `peak_waiting` is that of the beginnings of steps.
 With two steps ahead a stretch has what its plan saw, up to a step before it began, so the mean is near that.
 
+*Overloaded* is a replay in which more requests arrive a second than are admitted until the last of them is there, so
+that the queue is longest then. What is served after it has no more arrivals to keep up with, and does not count.
+
 *Cache usage* is the share of blocks that are not available to whoever comes: held and quarantined, not those that are
 only cached. *Tail waste over time* is the mean of empty slots in last blocks, and its share of the slots that are held.
 
@@ -22,6 +25,8 @@ from pagedkv.bench.meters import Meter, Stretch
 from pagedkv.bench.traces import Float64Array
 
 POINTS_MAX = 1024
+OVERLOAD = 1.05  # of the rate of admission
+RATE_ARRIVALS_MIN = 100  # fewer are a burst, and no rate
 QUANTITIES = ("running", "waiting", "held_blocks", "quarantined_blocks", "cached_blocks", "tail_tokens")
 WAITING = QUANTITIES.index("waiting")
 
@@ -33,6 +38,10 @@ class TimelineMeter(Meter):
         self.blocks = blocks
         self.block_size = block_size
         self.peak_waiting = 0
+        self.arrivals = 0
+        self.waiting_at_last_arrival = 0  # once the step that saw it was planned
+        self._arrivals_ms = (0.0, 0.0)  # the first and the last
+        self._has_come = False  # no stretch has been told since the last arrival
         self._begin_ms: list[float] = []
         self._sums: list[list[float]] = []  # of each quantity, times ms
         self._peaks: list[int] = []
@@ -41,6 +50,9 @@ class TimelineMeter(Meter):
 
     def arrived(self, arrival_ms: float, seen_ms: float) -> None:
         """Take down how long a request had waited when it was seen, in the newest stretch, which began without it."""
+        self._arrivals_ms = (self._arrivals_ms[0] if self.arrivals else arrival_ms, arrival_ms)
+        self.arrivals += 1
+        self._has_come = True
         if seen_ms > arrival_ms:
             self._sums[-1][WAITING] += seen_ms - arrival_ms
 
@@ -59,7 +71,25 @@ class TimelineMeter(Meter):
             sums[place] += quantity * duration_ms
         self._peaks[-1] = max(self._peaks[-1], stretch.running)
         self.peak_waiting = max(self.peak_waiting, stretch.waiting)
+        if self._has_come:
+            self.waiting_at_last_arrival, self._has_come = stretch.waiting, False
         self._end_ms = end_ms
+
+    @property
+    def arrivals_per_s(self) -> float:
+        """How many requests arrive a second, from the first to the last; 0 where all come at once."""
+        first_ms, last_ms = self._arrivals_ms
+        return 1000 * (self.arrivals - 1) / (last_ms - first_ms) if last_ms > first_ms else 0.0
+
+    @property
+    def admissions_per_s(self) -> float:
+        """How many of them are admitted in that time, a second."""
+        return self.arrivals_per_s * (1 - self.waiting_at_last_arrival / self.arrivals) if self.arrivals else 0.0
+
+    @property
+    def is_overloaded(self) -> bool:
+        """Whether requests arrive faster, by more than a twentieth, than they are admitted: the queue keeps growing."""
+        return self.arrivals >= RATE_ARRIVALS_MIN and self.arrivals_per_s > OVERLOAD * self.admissions_per_s
 
     def points(self) -> dict[str, Float64Array]:
         """Give the curve: `begin_ms`, `peak_running`, and the mean of each quantity from there to the next point."""
@@ -84,7 +114,14 @@ class TimelineMeter(Meter):
     def as_json(self) -> dict[str, Any]:
         """Give averages and curve."""
         curve = {name: column.tolist() for name, column in self.points().items()}
-        return {"time_averages": self.averages(), "peak_waiting": self.peak_waiting, "timeline": curve}
+        return {
+            "time_averages": self.averages(),
+            "peak_waiting": self.peak_waiting,
+            "arrivals_per_s": self.arrivals_per_s,
+            "admissions_per_s": self.admissions_per_s,
+            "waiting_at_last_arrival": self.waiting_at_last_arrival,
+            "timeline": curve,
+        }
 
     def _merge(self) -> None:
         """Merge neighbours in pairs."""

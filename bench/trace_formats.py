@@ -175,7 +175,7 @@ _CSV_LAYOUTS = (
 
 
 def _recognise_json(lines: LineReader, first: str, texts: Iterator[str]) -> RequestStream:
-    row = _json_row(lines, first)
+    row = _json_row(lines, first, "no known trace format: ", "give a JSONL, one request a line, or a CSV")
     if not {"timestamp", "input_length", "output_length"} <= row.keys():
         raise lines.wrong(
             f"no known trace format, the first object has the keys {quoted(sorted(row))}",
@@ -199,12 +199,14 @@ def _json_requests(
         yield _json_request(lines, trace_format, _json_row(lines, text))
 
 
-def _json_row(lines: LineReader, text: str) -> dict[str, Any]:
+def _json_row(
+    lines: LineReader, text: str, before: str = "", remedy: str = "is the file cut off? mend or drop that line"
+) -> dict[str, Any]:
     try:
         row = json.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: no JSON, or an integer of thousands of digits
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise lines.wrong(f"no JSON object ({reason})", "is the file cut off? mend or drop that line") from error
+        raise lines.wrong(f"{before}no JSON object ({reason})", remedy) from error
     if not isinstance(row, dict):
         raise lines.wrong(f"{quoted(row)} where a JSON object belongs", "mend or drop that line")
     return row

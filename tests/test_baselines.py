@@ -246,6 +246,7 @@ def test_json_table_and_files(tmp_path: Path, trace: Path, capsys: Captured) -> 
     assert output.err == ""
     assert "trace [1].csv: 3 requests in 23 slots" in output.out
     assert "Paging runs" in output.out
+    assert "All three admit a request once its final length fits beside those that run" in output.out
 
 
 def test_what_is_longer_than_the_reservation_is_refused_there(tmp_path: Path, trace: Path) -> None:
@@ -300,6 +301,13 @@ def test_the_picture_has_room_for_all_its_words(trace: Path, requests: int) -> N
         assert box is not None
         assert second is not None
         assert min(box.y1, second.y1) - max(box.y0, second.y0) <= 1, f"{what} and {other}"
+    copied, held = outcomes[-1].copied_tokens, outcomes[-1].report.counts.logical_tokens
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert [f"{copied / held:.2f} tokens copied for each held" in title for title in titles] == [
+        False,
+        False,
+        copied > 0,
+    ]
     assert all(axes.get_ylabel() == "slots (% of all)" and axes.get_xlabel() for axes in figure.axes)
 
 

@@ -52,6 +52,29 @@ def test_speedup_lets_requests_arrive_so_many_times_as_fast(trace: Path) -> None
     assert (queueing["count"], queueing["max"]) == (3, 20)
 
 
+def test_overload_is_said_and_long_times_are_in_seconds(capsys: Captured, tmp_path: Path) -> None:
+    """101 requests in 1,000 s; one runs at a time and takes 20 s: 50 are done as the last comes, one has its turn.
+
+    So 50 of 101 wait then; and the last waits for 100 before it, 20 s each, of which 1,000 s are over as it comes.
+    """
+    trace, page = tmp_path / "many.jsonl", tmp_path / "page.html"
+    options = ("--policy", "fcfs", "--max-running", "1", "--step-time", "base=10000")
+    written(trace, [(10_000 * at, 4, 2, []) for at in range(101)])
+    facts = replayed(trace, *options, "--html", str(page))
+    assert (facts["waiting_at_last_arrival"], facts["arrivals_per_s"]) == (50, pytest.approx(0.1))
+    assert facts["admissions_per_s"] == pytest.approx(0.1 * 51 / 101)
+    said = "Overloaded: 0.10 requests a second arrive, 0.05 are admitted; 50 of 101 wait as the last one comes"
+    out = capsys.readouterr().out
+    assert said in " ".join(out.split())
+    assert said in page.read_text(encoding="utf-8")
+    (queueing,) = [line.split("│") for line in out.splitlines() if line.startswith("│ queueing, s")]
+    assert queueing[-2].strip() == "1,000.00"
+    replayed(trace, *options, "--requests", "99")
+    assert "Overloaded" not in capsys.readouterr().out, "too few to speak of a rate"
+    replayed(trace, "--policy", "fcfs", "--max-running", "1", "--step-time", "base=5000")
+    assert "Overloaded" not in capsys.readouterr().out, "each is done as the next one comes"
+
+
 def test_the_table_says_the_same(capsys: Captured, trace: Path) -> None:
     replayed(trace, *CLOCKED, "--ttft-ms", "1")
     output = capsys.readouterr().out

@@ -8,6 +8,7 @@ import csv
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,6 +116,25 @@ def test_without_a_pool_it_holds_all_at_once(trace: Path) -> None:
 
 
 @pytest.mark.usefixtures("_in_this_process")
+def test_pools_in_tokens_are_the_same_memory_for_each_block_size(capsys: Captured, trace: Path) -> None:
+    """21 tokens are 5 blocks of 4 or 21 of 1; the table, JSON and CSV say how many tokens a pool of blocks holds."""
+    cells = table(0, trace, "--block-sizes", "4,1", "--slots", "21,40")
+    pools = [(cell["block_size"], cell["blocks"], cell["slots"]) for cell in cells]
+    assert pools == [(4, 5, 20), (4, 10, 40), (1, 21, 21), (1, 40, 40)]
+    with Path("out/grid.csv").open(encoding="utf-8", newline="") as file:
+        assert [line["slots"] for line in csv.DictReader(file)] == ["20", "40", "21", "40"]
+    assert re.search(r"reserve.?4.?5.?20", re.sub(" ", "", capsys.readouterr().out))
+    assert [cell["slots"] for cell in table(0, trace, "--block-sizes", "4,1")] == [8 * 4, 25]
+    assert [cell["earlier"] for cell in table(0, trace, "--block-sizes", "4", "--blocks", "5")] == [True]
+
+
+def test_the_help_keeps_its_sentences(capsys: Captured) -> None:
+    """A number at the beginning of a line of the docstring made a list of it."""
+    assert run(["grid", "--help"]) == 0
+    assert "the exit code is then not 0." in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.usefixtures("_in_this_process")
 def test_a_cell_that_fails_is_a_row_and_the_others_go_on(capsys: Captured, trace: Path) -> None:
     """One block of one token holds no request; more samples than may run are refused by the scheduler alone."""
     cells = table(1, trace, "--block-sizes", "1", "--policies", "fcfs", "--blocks", "1,40")
@@ -171,7 +191,8 @@ def test_with_a_step_time_replays_are_clocked(capsys: Captured) -> None:
         latencies = (cell["ttft_ms"]["p50"], cell["tpot_ms"]["p50"], cell["makespan_s"], cell["goodput_per_s"])
         assert latencies == pytest.approx((10, 10, 0.03, 1 / 0.03), rel=0.02)
         assert "timeline" not in cell
-    assert "TTFT" in capsys.readouterr().out
+    assert "TTFT" in (out := capsys.readouterr().out)
+    assert "waste %: of held slots, the mean over simulated time" in out
     with Path("out/grid.csv").open(encoding="utf-8", newline="") as file:
         assert [float(line["step_time_base_ms"]) for line in csv.DictReader(file)] == [10, 10]
     assert [cell["earlier"] for cell in table(0, "one.jsonl", *clocked)] == [True, True]
@@ -252,6 +273,12 @@ def test_the_name_of_a_trace_does_not_count(trace: Path) -> None:
         (["trace.csv", "--block-sizes", "8,0"], "--block-sizes '8,0': numbers are from 1 to"),
         (["trace.csv", "--block-sizes", "8,16,8"], "--block-sizes '8,16,8': 8 stands twice"),
         (["trace.csv", "--blocks", "99999999999"], "--blocks '99999999999': numbers are from 1 to"),
+        (
+            ["trace.csv", "--blocks", "8", "--slots", "32"],
+            "--slots: pools are given by --blocks too; give one of the two",
+        ),
+        (["trace.csv", "--slots", "64,15"], "--slots '64,15': a pool of 15 tokens has no block of 32"),
+        (["trace.csv", "--slots", "9999999999"], "more than 67,108,864 blocks of 8; give smaller pools"),
         (["trace.csv", "--blocks", "-3"], "--blocks '-3': not all of it are whole numbers"),
         (
             ["trace.csv", "--policies", "fcfs,lifo"],

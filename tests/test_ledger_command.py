@@ -244,6 +244,9 @@ def test_both_ways_agree(tmp_path: Path) -> None:
 def test_memory_alone_is_asked_how_long_a_sequence_may_be(tmp_path: Path, capsys: Captured) -> None:
     arguments = ["--model", "Qwen3-8B", "--sequences", "3"]
     facts = _facts(tmp_path, *arguments, "--memory", "8GiB")
+    assert "as long as memory holds, which may be beyond the model's context length" in " ".join(
+        capsys.readouterr().out.split()
+    )
     assert facts["tokens"] == facts["tokens_that_fit"]
     assert facts["fits"]
     longer = _facts(tmp_path, *arguments, "--memory", "8GiB", "--tokens", str(facts["tokens"] + 1))
@@ -263,6 +266,8 @@ def test_the_table_and_what_fits(capsys: Captured) -> None:
     rows = {line.split()[1]: line.split()[3] for line in output.out.splitlines() if line.startswith("│ ")}
     assert [rows[name] for name in ("kv_bytes", "token_bytes")] == ["2,483,027,968", "393,216"]
     assert "Into 24.00 GiB this fits." in output.out
+    assert "Weights and activations are not in it: take them off --memory first." in output.out
+    assert "context length" not in output.out, "its tokens were asked for"
     assert output.out.splitlines()[-1] == shlex.join(["pagedkv", *command])
 
 

@@ -182,6 +182,7 @@ def test_a_run_is_fitted_compared_and_written(miniature: MiniatureRun, capsys: C
     json_file = miniature.meta.parent / "x.json"
     assert _replay(miniature, "--json", str(json_file)) == 0
     facts, said = _facts(miniature), capsys.readouterr().out
+    assert "running at most, between the ticks of the measured run too." in said
     assert json.loads(json_file.read_text(encoding="utf-8")) == facts
     names = {path.name for path in (miniature.meta.parent / "out").iterdir()}
     assert names == {"real_run.html", "real_run.json", "real_run.png", "real_run.svg"}

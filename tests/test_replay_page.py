@@ -82,6 +82,39 @@ def test_each_step_is_planned_launched_and_retired(trace: Path, tmp_path: Path, 
         )
         assert all(first[1] <= second[0] + 0.2 for first, second in pairwise(spans)), "slices of a track do not overlap"
     assert {launch["tid"] for launch in launches} == set(range(DEVICE, DEVICE + steps_ahead))
+    tracks = [event["args"]["name"] for event in named(found, "thread_name")]
+    device = "device (host's clock: no device here)"
+    assert len(tracks) == 1 + steps_ahead
+    assert set(tracks) == set(["host", device, f"{device}, second launch in flight"][: 1 + steps_ahead])
+
+
+def test_whoever_is_held_back_waits_too(tmp_path: Path) -> None:
+    """Ten requests of two steps each, one runs, all there from the start: two less in every second step.
+
+    The loop submits one at a time, since one fills a step; those behind it wait outside the scheduler.
+    """
+    path, timeline = tmp_path / "trace.jsonl", tmp_path / "timeline.json"
+    path.write_text('{"timestamp": 0, "input_length": 4, "output_length": 2}\n' * 10, encoding="utf-8")
+    options = [
+        "--policy",
+        "fcfs",
+        "--max-running",
+        "1",
+        "--timeline",
+        str(timeline),
+        "--html",
+        str(tmp_path / "p.html"),
+    ]
+    assert run(["replay", str(path), *options]) == 0
+    waiting = [event["args"]["waiting requests"] for event in named(events(timeline), "requests")]
+    assert waiting == [9 - step // 2 for step in range(20)]
+    path.write_text(
+        "".join(f'{{"timestamp": {at}, "input_length": 4, "output_length": 2}}\n' for at in (0, 0, 0, 10, 90)),
+        encoding="utf-8",
+    )
+    assert run(["replay", str(path), *options, "--step-ms", "10"]) == 0
+    waiting = [event["args"]["waiting requests"] for event in named(events(timeline), "requests")]
+    assert waiting == [2, 3, 2, 2, 1, 1, 0, 0, 0, 0], "one comes in the second step, and one when all others are gone"
 
 
 def test_counters_are_those_of_the_scheduler(tmp_path: Path) -> None:
@@ -155,7 +188,21 @@ def test_a_page_has_the_tables_the_curves_and_the_command(
         assert told[figure] == str(facts[figure])
     assert len([tag for tag, _ in found.found if tag == "img"]) == 1
     assert found.texts["code"][:1] == [facts["command"]]
-    assert capsys.readouterr().out.rstrip().endswith(facts["command"])
+    out = capsys.readouterr().out
+    assert out.rstrip().endswith(facts["command"])
+    assert "no prefix ids" not in out + text
+
+
+def test_without_ids_nothing_is_hit_and_that_is_said(tmp_path: Path, capsys: Captured) -> None:
+    path, page = tmp_path / "trace.jsonl", tmp_path / "page.html"
+    path.write_text('{"timestamp": 0, "input_length": 4, "output_length": 2}\n' * 3, encoding="utf-8")
+    note = "The trace has no prefix ids, so no request hits what another has left."
+    assert run(["replay", str(path), "--policy", "fcfs", "--html", str(page)]) == 0
+    assert note in capsys.readouterr().out
+    assert note in page.read_text(encoding="utf-8")
+    for options in ([], ["--policy", "fcfs", "--no-prefix-cache"]):
+        assert run(["replay", str(path), *options]) == 0
+        assert note not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -214,6 +261,16 @@ def assert_words_apart(figure: Figure) -> None:
         assert page.x0 <= box.x0 < box.x1 <= page.x1, what
     for (what, box), (other, second) in combinations(found, 2):
         assert overlap(box, second) <= 1, f"{what} and {other}"
+
+
+@pytest.mark.parametrize(("held", "top"), [(40, 5.2), (90, 11.7), (100, 100)])
+def test_a_pool_of_which_little_is_used_is_drawn_up_to_that(held: int, top: float) -> None:
+    """Of 1,000 blocks, with 3 in 10 of the height for the legend; from a tenth of the pool on it is drawn whole."""
+    curve = TimelineMeter(1000, 4)
+    for step in range(2):
+        curve.passed(Stretch(step, step + 1, 1, 0, held))
+    _, pool = draw_over_time(curve, "t", clocked=False).axes
+    assert pool.get_ylim()[1] == pytest.approx(top, rel=0.06)
 
 
 def test_a_panel_in_which_nothing_would_be_is_left_out() -> None:

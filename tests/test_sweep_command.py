@@ -71,6 +71,9 @@ def test_the_files_say_the_same(tmp_path: Path, capsys: Captured) -> None:
     assert "1 to 64: weight 1, 12 sequences" in output.out
     assert "(*) timed on this machine with the model scaled down to it" in output.out
     assert "From B = 8 to 4: tail waste x" in output.out
+    assert "the pick is not one for a GPU" in output.out
+    page = (out / "sweep.html").read_text(encoding="utf-8")
+    assert page.index("not one for a GPU") < page.index("pick: "), "before the pick, in the page too"
     assert shlex.split(output.out.splitlines()[-1])[:2] == ["pagedkv", "sweep"]
     assert "12 lengths drawn from buckets, seed 0" in (out / "latency.svg").read_text(encoding="utf-8")
 
@@ -79,14 +82,20 @@ def test_limits_that_nothing_meets_are_told_and_exit_1(tmp_path: Path, capsys: C
     facts = swept(tmp_path, "--memory", "1MiB", "--tpot-ms", "1e6", exit_code=1)
     assert facts["times"]["pick"]["block_size"] is None
     assert all(row["blocks"] in {0, 1} and row["free_blocks"] < 0 for row in facts["block_sizes"])
+    with (tmp_path / "lengths.csv").open(encoding="utf-8") as file:
+        shortest = min(int(row["final_tokens"]) for row in csv.DictReader(file))
+    for row in facts["block_sizes"]:
+        assert row["sequences_that_fit"] == (row["blocks"] == 1 and shortest + 3 <= row["block_size"])
     output = capsys.readouterr()
     assert "pick: none satisfies both" in output.out
+    assert "12 sequences need " in output.out
+    assert "No --memory was given" not in output.out
     assert "what would help: more memory: for " in output.out
     assert output.err == ""
 
 
 def test_what_is_not_replayed_is_not_told(tmp_path: Path, capsys: Captured) -> None:
-    small = ["--sequences", "12", "--weights", "1,0,0,0", "--steps", "2", "--block-sizes", "4,8", "--memory", "1GiB"]
+    small = ["--sequences", "12", "--weights", "0,1,0,0", "--steps", "2", "--block-sizes", "4,8", "--reserve", "0"]
     assert run(["sweep", *small, "--no-traffic", "--out", str(tmp_path)]) == 0
     facts = json.loads((tmp_path / "sweep.json").read_text(encoding="utf-8"))
     assert facts["traffic"] is None
@@ -96,6 +105,7 @@ def test_what_is_not_replayed_is_not_told(tmp_path: Path, capsys: Captured) -> N
     told = capsys.readouterr().out
     assert "replayed:" not in told
     assert "clocked" not in told
+    assert "the pool is made to fit, a ninth more than the tokens take, so the reserve says little" in told
 
 
 def test_a_declared_step_is_added(tmp_path: Path) -> None:

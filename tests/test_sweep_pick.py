@@ -1,6 +1,7 @@
 """How a sweep judges: latencies out of the kernel benchmark's file, and the pick by two declared limits."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.model_shapes import MODELS
 from pagedkv.bench.sweep_kernel_times import read_kernel_times
 from pagedkv.bench.sweep_kernels import layer_of
-from pagedkv.bench.sweep_pick import Candidate, Limits, pick
+from pagedkv.bench.sweep_pick import Candidate, Limits, SideBySide, pick
 
 LLAMA = layer_of(MODELS["meta-llama/Llama-3.1-8B"], 4, torch.bfloat16, "NHD")
 
@@ -146,6 +147,26 @@ def test_none_says_which_limit_would_let_which_one_in() -> None:
     assert pick(candidates(), Limits(99, 1)).would_change == ("both limits at once: no block size keeps either",)
     short = [each._replace(free_percent=-3.0) for each in candidates()]
     assert "more memory: for 8 the pool is 3.00 % short" in pick(short, Limits(0, None)).would_change[0]
+
+
+def test_sequences_that_do_not_fit_are_told_in_blocks() -> None:
+    """1,000 sequences of two blocks each, in a pool of 800: 400 of them fit."""
+    (short,) = (candidates()[0]._replace(free_percent=-150.0, side_by_side=SideBySide(1000, 2000, 800, 400)),)
+    reason = pick([short], Limits(5, None)).reason
+    assert "(with 8, 1,000 sequences need 2,000 blocks at one time, the pool has 800: at most 400 fit)" in reason
+    assert "-" not in reason, "no per cent below nothing"
+
+
+def test_a_mark_stands_at_every_time() -> None:
+    some = [each._replace(mark=" (*)", end_to_end_tpot_ms=60.0) for each in candidates()]
+    for limits in (Limits(0, None), Limits(5, 70), Limits(8, 40), Limits(99, 1)):
+        found = pick(some, limits)
+        told = " ".join((found.reason, *found.would_change))
+        declared = f"TPOT of {limits.tpot_ms:g} ms" if limits.tpot_ms else "nothing"
+        times = re.findall(
+            r"[\d.]+ ms(?! \(\*\))", told.replace(declared, "").replace(f"limit {limits.tpot_ms} ms", "")
+        )
+        assert not times, told
 
 
 def test_where_only_medians_are_known_two_per_cent_are_equal() -> None:

@@ -125,7 +125,8 @@ def test_bars_of_traffic_are_as_high_as_the_figures() -> None:
     assert heights(goodput) == [0, pytest.approx(10 / (0.005 + 19 * 0.020))]
     assert [text.get_text() for text in hits.texts] == ["-", "10"]
     nothing = draw_goodput(rows_of([8, 16], traffic=False), "t", None)
-    assert [axes.get_ylim()[0] for axes in nothing.axes] == [0.0] * 4
+    assert [axes.get_ylim()[0] for axes in nothing.axes] == [0.0] * 2
+    assert all(axes.get_title(loc="left").startswith("On the clock") for axes in nothing.axes), "no hits, no panel"
 
 
 def test_figures_are_files_and_always_the_same(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import csv
 
+import numpy as np
 from pagedkv.bench.clocked import ClockedOutcome
 from pagedkv.bench.clocked_report import ClockedReport
 from pagedkv.bench.latency_meter import LatencyMeter
@@ -21,10 +22,12 @@ def traffic_of(block_size: int, latency_ms: float) -> TrafficFound:
     report = SchedulerReport(
         requests=10, blocks=1 << 20, block_size=block_size, seconds=1.0, refused=0, refusals=(), counts=counts
     )
-    latencies = LatencyMeter()
+    latencies, slot = LatencyMeter(), np.zeros(1, np.int64)
+    latencies.arrived(0.0, 0.0)
     for request in range(10):
         first_ms = 5.0 + request * latency_ms
         latencies.finished(RequestRecord(request, 0.0, 0.0, first_ms, first_ms + 10 * latency_ms, 100, 11))
+    latencies.sampled(slot, slot, first_ms + 10 * latency_ms)
     outcome = ClockedOutcome(scheduled=report, sequence_steps=110, cpu_seconds=1.0)
     return TrafficFound(report, StepTime(base_ms=1.0), ClockedReport(outcome, latencies, TimelineMeter(1, 1)))
 
@@ -86,4 +89,4 @@ def test_tables_have_what_was_replayed_only_where_something_was() -> None:
     assert names[0][: len(names[1])] == names[1]
     assert names[0][len(names[1]) :][0] == "replay: pool, blocks"
     assert "clocked TPOT, ms (*)" in names[0]
-    assert "TPOT, ms (*)" in names[1]
+    assert "TPOT, one batch, ms (*)" in names[1]

@@ -71,6 +71,7 @@ def _complaint(path: Path) -> str:
         (b"[1, 2]\n", 1, "no known trace format"),
         (_json() + b"[1, 2]\n", 2, "where a JSON object belongs"),
         (_json() + b'{"timestamp": 0, "input_le', 2, "cut off"),
+        (b'{\n "layers": 32\n}\n', 1, "no known trace format: no JSON object"),
         (_json() + b"[" * 100_000, 2, "nested too deeply"),
         (_json(input_length="-1"), 1, "input_length is -1"),
         (_json(input_length="1e3"), 1, "input_length is 1000.0"),
