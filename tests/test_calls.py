@@ -12,6 +12,8 @@ from pagedkv.spec.calls import SAID_CHARACTERS_MAX, call, patience, said
 from pagedkv.spec.processes import Processes
 from pagedkv.spec.refusals import Broken, Reason, Refused
 
+from worker_server import Server
+
 
 def raising(error: BaseException) -> None:
     raise error
@@ -125,32 +127,6 @@ def test_ctrl_c_inside_hypothesis_is_felt_at_the_end() -> None:
 
 
 # ---- worker processes -----------------------------------------------------------------------------------------------
-
-
-class Server:
-    """What a worker does on demand."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def add(self, more: int) -> int:
-        self.number += more
-        return self.number
-
-    def fail(self) -> None:
-        raise LookupError(self.number)
-
-    def judge(self) -> None:
-        raise Broken("R-DATA", "over there")
-
-    def die(self) -> None:
-        os._exit(7)
-
-    def wait(self) -> None:
-        time.sleep(1000)
-
-    def who(self) -> int:
-        return os.getpid()
 
 
 @pytest.fixture
