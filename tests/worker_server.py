@@ -1,4 +1,4 @@
-"""What the workers of the tests serve: importable by its plain name in a process of its own, as a test's module is not."""
+"""What the workers of the tests serve: importable by its plain name in any process, as a test's own module is not."""
 
 import os
 import time
