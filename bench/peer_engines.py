@@ -59,6 +59,7 @@ SGLANG_ABSENT = [
     "IPython",
     "msgspec",
     "openai",
+    "orjson",
     "partial_json_parser",
     "pybase64",
     "requests",
