@@ -20,7 +20,7 @@ from pagedkv.bench.grid_folder import CELLS, FinishedCells
 from pagedkv.bench.grid_report import GridRow, as_csv, print_tables
 from pagedkv.bench.grid_workers import CellOutcome, run_by, run_here
 from pagedkv.bench.lists import numbers_of, words_of
-from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.options import JsonFile, Seed, StepMs, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import BLOCKS_MAX, ReplaySettings
 from pagedkv.bench.result_files import write_json, write_whole
@@ -61,9 +61,6 @@ Slots = Annotated[
     typer.Option("--slots", metavar="LIST", help="Pools in tokens instead: the same bytes for each block size."),
 ]
 Requests = Annotated[int | None, typer.Option(min=1, max=REQUESTS_MAX, help="Only the first so many of each trace.")]
-StepMs = Annotated[
-    float | None, typer.Option(min=0.001, max=1e9, help="Let requests arrive at their times, a step lasting so long.")
-]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Where finished cells and the table are put.")]
 
 

@@ -14,6 +14,9 @@ JsonFile = Annotated[
     Path | None, typer.Option("--json", metavar="FILE", help="Write the results there, too, for programs to read.")
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=(1 << 63) - 1, help="All random choices follow from it.")]
+StepMs = Annotated[
+    float | None, typer.Option(min=0.001, max=1e9, help="Let requests arrive at their times, a step lasting so long.")
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pagedkv.bench.clocked_trace import ClockSettings, replay_clocked
 from pagedkv.bench.engines import Engine, EngineOptions
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.impl_engine import open_impl_engine
-from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.options import JsonFile, Seed, StepMs, invoked_as
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.real_run_command import OUT_FOLDER, CompareRun, RunOut, compare_with_run, refuse_out_alone
 from pagedkv.bench.replay import replay
@@ -79,9 +79,6 @@ Blocks = Annotated[
 ]
 BlockSize = Annotated[int, typer.Option(min=1, max=TOKENS_MAX, help="Tokens a block.")]
 Requests = Annotated[int | None, typer.Option(min=1, max=REQUESTS_MAX, help="Only the first so many of the file.")]
-StepMs = Annotated[
-    float | None, typer.Option(min=0.001, max=1e9, help="Let requests arrive at their times, a step lasting so long.")
-]
 FinalLengths = Annotated[
     FinalLength, typer.Option(help="What a finished request holds: with or without its last sampled token.")
 ]
