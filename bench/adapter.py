@@ -14,7 +14,8 @@ import numpy as np
 from pagedkv.impl import refusals
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.results import Edits
-from pagedkv.spec.manager import Discipline, Manager, Naming, Observation, Seen
+from pagedkv.spec.manager import Discipline, Manager
+from pagedkv.spec.observation import Naming, Observation, Seen
 from pagedkv.spec.outcome import Merge, Outcome, Rows, Telling
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, Handle, LaunchId, Name, Tokens

@@ -17,7 +17,7 @@ from pagedkv.impl.requests import Limits as OurLimits
 from pagedkv.impl.requests import Request as OurRequest
 from pagedkv.impl.scheduler import Scheduler as OurScheduler
 from pagedkv.spec.alphabet import Add, Extend, Fork, Publish, Release, Retire, Submit
-from pagedkv.spec.manager import Naming, Observation
+from pagedkv.spec.observation import Naming, Observation
 from pagedkv.spec.outcome import Merge, Outcome
 from pagedkv.spec.requests import Limits, Request, RequestId, Sample
 from pagedkv.spec.scheduler import Scheduler, Shown

@@ -19,8 +19,8 @@ from pagedkv.spec.alphabet import Add, Extend
 from pagedkv.spec.asking import table_of
 from pagedkv.spec.foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
-from pagedkv.spec.manager import Observation
 from pagedkv.spec.moves import possible
+from pagedkv.spec.observation import Observation
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Block, Handle, LaunchId, Name
 from pagedkv.spec.traces import Finding

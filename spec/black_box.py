@@ -29,7 +29,8 @@ from .asking import ask, made, rows_of, sight_of, table_of, twin_of
 from .calls import call
 from .canonical import canonical, hidden
 from .guards import guard
-from .manager import Factory, Manager, Naming, lacks
+from .manager import Factory, Manager, lacks
+from .observation import Naming
 from .offers import fit, missing
 from .outcome import Outcome
 from .outside import OutsideStep, check

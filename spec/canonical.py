@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from .calls import call
 from .canonical_prefixes import shape
-from .manager import Naming
+from .observation import Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
 Key = tuple[Any, ...]

@@ -13,7 +13,8 @@ from .alphabet import Execute, Operation, Submit, apply, describe
 from .asking import ask, rows_of, twin_of
 from .calls import call
 from .canonical import canonical, hidden
-from .manager import Manager, Observation
+from .manager import Manager
+from .observation import Observation
 from .outcome import Outcome
 from .refusals import Broken, Refused, rule_of
 from .rule_book import edges

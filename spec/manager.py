@@ -109,9 +109,10 @@ instead, and then answers for every refusal, with the spec's reason; `--contents
 """
 
 import copy
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Self
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from typing import Self
 
+from .observation import Naming, Observation
 from .offers import Discipline, Feature
 from .outcome import Outcome, Rows, Telling
 from .refusals import Reason, Refused
@@ -126,51 +127,14 @@ __all__ = [
     "Feature",
     "Manager",
     "Name",
-    "Naming",
-    "Observation",
     "Outcome",
     "Reason",
     "Refused",
     "Rows",
-    "Seen",
     "Telling",
     "Tokens",
     "lacks",
 ]
-
-
-class Seen(NamedTuple):
-    """What an implementation shows of one sequence."""
-
-    row: tuple[Block, ...]  # as stored, to the last entry that is not null
-    allocated: int
-    launched: int
-    written: int
-    known: int = 0
-
-
-class Observation(NamedTuple):
-    """What an implementation shows of itself, to be equal to the same seen in the spec's state."""
-
-    sequences: Mapping[Name, Seen]
-    references: Mapping[Block, int]  # of held blocks: sequences, and pins
-    free: frozenset[Block]
-    quarantined: frozenset[Block]  # without holder, not published, not free
-    copies: frozenset[Copy]  # planned
-    in_flight: tuple[LaunchId, ...]
-    counters: tuple[int, int, int]  # free, held, quarantined: as counted while it runs, not by a walk
-    published: frozenset[Block] = frozenset()
-    idle: frozenset[Block] = frozenset()  # published, without holder
-    pins: Mapping[Handle, tuple[Block, ...]] = {}  # what each holds, from the first block of its chain
-    idle_counters: tuple[int, int] = (0, 0)  # idle, and of these evictable: as counted
-
-
-class Naming(NamedTuple):
-    """New names for old, under which two states that differ in names alone become equal."""
-
-    blocks: Mapping[Block, int]
-    sequences: Mapping[Name, int]
-    launches: Mapping[LaunchId, int]  # of those in flight
 
 
 class Manager:

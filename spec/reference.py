@@ -8,7 +8,8 @@ from collections.abc import Collection, Hashable, Sequence
 from typing import Self
 
 from . import operations
-from .manager import Discipline, Manager, Naming, Observation
+from .manager import Discipline, Manager
+from .observation import Naming, Observation
 from .outcome import Outcome, Rows, Telling
 from .state import Block, Config, Handle, LaunchId, Name, Tokens, initial
 from .views import observe

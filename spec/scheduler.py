@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from .calls import call
-from .manager import Naming, Observation
+from .observation import Naming, Observation
 from .refusals import Reason, Refused
 from .requests import Engine, Limits, RequestId, Sample
 from .scheduler_alphabet import FUNCTIONS

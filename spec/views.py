@@ -1,10 +1,9 @@
-"""What a state shows of itself, in the terms in which managers show theirs.
+"""What a state of the spec shows of itself: what a manager in lock-step has to show, too (`observation`).
 
-Both sides of a lock-step are turned into one `Observation` and compared for equality. So this says what an
-implementation has to agree on, and leaves out what it may keep as it likes: free lists, fences, layouts, hashes.
+Nothing is counted here as it goes along: counters are those of a walk over the state, which is what R-OWN-5 asks.
 """
 
-from .manager import Observation, Seen
+from .observation import Observation, Seen
 from .state import Block, State, planned_copies, written
 
 

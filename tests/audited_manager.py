@@ -31,7 +31,8 @@ from pagedkv.spec.alphabet import (
 )
 from pagedkv.spec.asking import ask
 from pagedkv.spec.audit import Auditor
-from pagedkv.spec.manager import Manager, Naming, Observation
+from pagedkv.spec.manager import Manager
+from pagedkv.spec.observation import Naming, Observation
 from pagedkv.spec.outcome import Outcome, Rows, Telling
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Refused

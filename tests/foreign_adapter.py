@@ -8,7 +8,8 @@ import copy
 from collections.abc import Hashable, Sequence
 from typing import Self
 
-from pagedkv.spec.manager import Manager, Naming
+from pagedkv.spec.manager import Manager
+from pagedkv.spec.observation import Naming
 from pagedkv.spec.outcome import Rows
 from pagedkv.spec.refusals import Reason, Refused
 from pagedkv.spec.state import Block, Config, Copy, Name
