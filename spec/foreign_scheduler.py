@@ -80,25 +80,17 @@ raised is reported as a crash, with the operations that led to it, and so are an
 within ten seconds.
 """
 
+# ruff: noqa: PLC0414  (adapters take these names from here; an `__all__` would make `help` tell all that str can do, too)
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .offers import Discipline, Feature
-from .requests import Limits, RequestId, Token
-from .state import Block, Config, Copy, Tokens
-
-__all__ = [
-    "STOP",
-    "Config",
-    "Copy",
-    "Discipline",
-    "Feature",
-    "ForeignFactory",
-    "ForeignScheduler",
-    "Limits",
-    "Row",
-    "Step",
-]
+from .offers import Discipline as Discipline
+from .offers import Feature as Feature
+from .requests import Limits as Limits
+from .requests import RequestId, Token
+from .state import Block, Tokens
+from .state import Config as Config
+from .state import Copy as Copy
 
 STOP: Token = 2  # ends the request that samples it, where `stops` says so
 

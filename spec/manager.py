@@ -1,8 +1,7 @@
 """The protocol of a cache manager under test, ours or a stranger's. This text is all that an adapter's author needs.
 
-The methods one by one: `help(pagedkv.spec.manager.Manager)`.
-
-An *adapter* is a class of yours, in front of your manager, that derives from `Manager`. Four methods are enough:
+The methods stand below, one by one. An *adapter* is a class of yours, in front of your manager, that derives from
+`Manager`. Four methods are enough:
 
     from pagedkv.spec.manager import Copy, Discipline, Feature, Manager, Outcome, Reason, Refused
 
@@ -37,12 +36,12 @@ long as the whole pool must find room in an empty pool, evicting what is cached.
 
 **A life.** `add` and `extend` make room (positions are then *planned*); `launch` submits a step to the device, which
 writes the K and V of the next planned positions of each `(name, count)` and reads all positions before them; the device
-executes it at some later time; `retire` says that the host has learnt of that. Your manager needs to do something at
-`launch` and `retire` only if it has a say in them. `release` may come at any time, in flight and planned too. Names may
-be used again after a release. `fork` comes when every position of the parent has been launched. A copy that `extend`
-or `fork` asks for (`Copy(sequence, source, target, extent)`: the first `extent` slots of block `source` to block
-`target`; whole blocks do) is done at the head of the next launch of its sequence: its source must keep its contents
-until then.
+executes it at some later time; `retire` says that the host has learnt of that. Launches are numbered 1, 2, 3 ... in the
+order of `launch` calls. Your manager needs to do something at `launch` and `retire` only if it has a say in them.
+`release` may come at any time, in flight and planned too. Names may be used again after a release. `fork` comes when
+every position of the parent has been launched. A copy that `extend` or `fork` asks for (`Copy(sequence, source, target,
+extent)`: the first `extent` slots of block `source` to block `target`; whole blocks do) is done at the head of the next
+launch of its sequence: its source is not to be handed out before that launch, and after it as your discipline says.
 
 What makes no sense is never asked: names that are not live or live already, counts of zero, launches of more than is
 planned, more launches in flight than `config.launches`. Refuse for want of space with `Refused(Reason.NO_SPACE)`,
@@ -53,11 +52,10 @@ reported as a crash, with the operations that led to it, and so are an answer of
 seconds. `block_table` and what else only looks is asked often and must change nothing; the same calls on a new manager
 must give the same answers.
 
-**What you do not offer** is not asked, and is no fault. A method of the second group below that you do not override is
-not offered; the rest is said in `not_offered`, a frozenset of `Feature`:
+**What you do not offer** is not asked, and is no fault. `fork`, `pin` with `unpin`, `clear` and `publish` are offered
+where you override them (FORK, PIN, CLEAR and PUBLISH need not be said). The rest is said in `not_offered`, a frozenset
+of `Feature`:
 
-    FORK, PIN, CLEAR, PUBLISH   need not be said: `fork`, `pin` with `unpin`, `clear` and `publish` are not offered
-                         unless you override them
     COPY_ON_WRITE        forks come only where the parent's last block is full
     SALT                 no salt but 0
     LATE_TOKENS          every prompt has ids, and `publish` tells those of extended positions before they are launched
@@ -80,8 +78,8 @@ streams; `block_sizes = (2, 4)` with which block sizes it can be made.
 
     Discipline.STREAM_ORDER (the default)  at once; there is one stream, so what is launched later is executed later
     Discipline.FENCE   when every launch in flight that reads or writes it has retired, and not before (R-LIFE-1)
-    Discipline.EVENTS  at once, and `launch` returns `Outcome(after={...})`, the launches that must be executed first;
-                       launches are numbered 1, 2, 3 ... in the order of `launch` calls (R-LIFE-2)
+    Discipline.EVENTS  at once, and `launch` returns `Outcome(after={...})`, the launches that must be executed first
+                       (R-LIFE-2)
 
 **A prefix cache**: say `shares_prefixes = True`. Then `add_prompt` is called in place of `add` where token ids are
 known, and returns `Outcome(hits=[...])`, the blocks that the sequence begins with because they hold the KV of its first
@@ -96,45 +94,38 @@ other contents.
 (`explore` branches; by default a deep copy, and where that fails the operations are run again), `fingerprint`
 (`explore` then takes states that differ in it for two: give what future answers depend on), `free_order`
 (beside it: the free blocks in the order in which they will be taken, so that states in which ids alone differ are one),
-and `own_calls`: set it to a list in `__init__` and append each call of your manager as a line of text; a finding is
-then told in these, too.
+`rows_read`, if the device reads block tables that the host may change after `launch`, and `own_calls`: set it to a list
+in `__init__` and append each call of your manager as a line of text; a finding is then told in these, too.
 
 **What is checked** is named in every report, with the operations that led to it: from `explore` the fewest possible,
 from `fuzz` the fewest found. A search in which something that you offer never happened fails, too. R-DATA (a virtual
 device with shadow memory executes the launches as late as it likes, in every order that streams and edges allow, and
 every slot that a launch reads must hold the KV of the right prefix) and the rules in `pagedkv.spec.outside`: no block
 handed out that somebody holds, none lost, refusals that change nothing, no write into what another sequence holds, hits
-of the right contents only. A manager that gives `observe`, too, is compared with the spec operation by operation
-instead, and then answers for every refusal, with the spec's reason; `--contents-only` judges it from outside.
+of the right contents only. A manager that gives `observe`, too (`pagedkv.spec.observation`), is compared with the spec
+operation by operation instead, and then answers for every refusal, with the spec's reason; `--contents-only` judges it
+from outside.
 """
 
+# ruff: noqa: PLC0414  (adapters take these names from here; an `__all__` would make `help` tell all of int and str, too)
 import copy
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import Self
 
 from .observation import Naming, Observation
-from .offers import Discipline, Feature
-from .outcome import Outcome, Rows, Telling
-from .refusals import Reason, Refused
-from .state import Block, Config, Copy, Handle, LaunchId, Name, Tokens
-
-__all__ = [
-    "Block",
-    "Config",
-    "Copy",
-    "Discipline",
-    "Factory",
-    "Feature",
-    "Manager",
-    "Name",
-    "Outcome",
-    "Reason",
-    "Refused",
-    "Rows",
-    "Telling",
-    "Tokens",
-    "lacks",
-]
+from .offers import Discipline as Discipline
+from .offers import Feature as Feature
+from .outcome import Outcome as Outcome
+from .outcome import Rows as Rows
+from .outcome import Telling as Telling
+from .refusals import Reason as Reason
+from .refusals import Refused as Refused
+from .state import Block as Block
+from .state import Config as Config
+from .state import Copy as Copy
+from .state import Handle, LaunchId
+from .state import Name as Name
+from .state import Tokens as Tokens
 
 
 class Manager:
@@ -161,9 +152,7 @@ class Manager:
     def extend(self, rows: Rows) -> Outcome | Iterable[Copy] | None:
         """Make room for `count` more positions of each `(name, count)`, all or nothing.
 
-        Return the block copies to be done before these positions are written, each once, at the head of the sequence's
-        next launch: `Copy(sequence, source, target, extent)` of `pagedkv.spec.state`, of the first `extent` slots (a
-        black box may copy whole blocks). None: there are none. Until that launch has executed the source must keep.
+        Return the `Copy` of each block that must be copied before these positions are written; None: there is none.
         """
         raise NotImplementedError
 
@@ -184,16 +173,16 @@ class Manager:
     def add_prompt(self, name: Name, tokens: int | Tokens, salt: int) -> Outcome | None:  # noqa: ARG002  (the protocol's)
         """Start a sequence whose token ids are known, or one of a tenant with a salt; by default like any other.
 
-        Return `Outcome(hits=...)`: the blocks that it begins with because they hold the KV of its first tokens, each in
-        full. Their positions count as launched. At least one token is left to compute. `tokens` is a number where there
-        is a salt and no id.
+        Return the blocks that it begins with, as `Outcome(hits=...)`; their positions count as launched. `tokens` is a
+        number where there is a salt and no id.
         """
         return self.add(name, tokens if isinstance(tokens, int) else len(tokens))
 
     def publish(self, rows: Telling, retention: int) -> Outcome | None:
         """Take note of the ids of each sequence's next positions without one; what is written may be hit from now on.
 
-        A row may be pointed at another block that holds the same: block tables are read again at the next launch.
+        Blocks of a higher `retention` class, 0 to 3, are worth more; from outside nobody is judged by that. A row may
+        be pointed at another block that holds the same: block tables are read again at the next launch.
         """
 
     def pin(self, handle: Handle, tokens: Tokens, salt: int) -> Outcome | None:
@@ -211,8 +200,7 @@ class Manager:
     def launch(self, rows: Rows, stream: int) -> Outcome | None:
         """Take note that a step was submitted; say `Outcome(after=...)` which launches must be executed before it.
 
-        Launches are numbered from 1 in the order of these calls; `Outcome` is `pagedkv.spec.outcome`'s. Copies need
-        not be named again.
+        Copies need not be named again.
         """
 
     def retire(self, launch: LaunchId) -> Outcome | None:
@@ -256,8 +244,9 @@ class Manager:
     def fingerprint(self, naming: Naming) -> Hashable:  # noqa: ARG002  (the signature is the protocol's)
         """Return all state on which future behaviour depends and which neither rows nor `observe` show, in new names.
 
-        The exhaustive driver takes states that differ in nothing else for one. What is left out here may hide a fault
-        from it, though not from the random driver.
+        `naming.blocks`, `naming.sequences` and `naming.launches` (those in flight) map yours to the new ones. The
+        exhaustive driver takes states that differ in nothing else for one. What is left out here may hide a fault from
+        it, though not from the random driver.
         """
         return None
 

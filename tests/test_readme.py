@@ -5,16 +5,19 @@ driver that it names, its commands through the parser of the command line, its t
 """
 
 import doctest
+import pydoc
 import re
 import shlex
 import subprocess
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import typer.core
 import typer.main
 from pagedkv.bench.command_line import application, run
+from pagedkv.spec import foreign_scheduler, manager
 from pagedkv.spec.alphabet import KINDS, REFUSALS, Execute
 from pagedkv.spec.foreign_judge import FOREIGN_RULES
 from pagedkv.spec.outside import OUTSIDE
@@ -191,6 +194,34 @@ def test_every_module_of_the_workbench_stands_in_one_row() -> None:
             assert len(places) == 1, f"{module.stem} stands in {len(places)} rows"
     patterns = [pattern for row in rows for pattern in row]
     assert [each for each in patterns if not any(Path(module.stem).match(each) for module in modules("bench"))] == []
+
+
+# ---- the protocols: their text is all that the author of an adapter is given -----------------------------------------
+
+
+@pytest.mark.parametrize(("protocol", "classes"), [(manager, 1), (foreign_scheduler, 3)])
+def test_the_help_of_a_protocol_tells_all_that_is_its_own_and_nothing_else(protocol: ModuleType, classes: int) -> None:
+    shown = pydoc.plain(pydoc.render_doc(protocol))
+    assert all(line.strip() in shown for line in (protocol.__doc__ or "").splitlines())
+    told = re.findall(r"^    class (\w+)", shown, flags=re.MULTILINE)
+    assert len(told) == classes, told
+    assert all(getattr(protocol, name).__module__ == protocol.__name__ for name in told)
+
+
+def test_the_text_for_adapters_names_every_feature_discipline_and_method() -> None:
+    text = manager.__doc__ or ""
+    features = [feature.name for feature in manager.Feature]
+    assert [name for name in features if not re.search(rf"\b{name}\b", text)] == []
+    assert [each.name for each in manager.Discipline if f"Discipline.{each.name}" not in text] == []
+    methods = [name for name, value in vars(manager.Manager).items() if callable(value) and not name.startswith("__")]
+    assert [name for name in methods if name not in text] == []
+
+
+@pytest.mark.parametrize("protocol", [manager, foreign_scheduler])
+def test_what_an_adapter_imports_is_there(protocol: ModuleType) -> None:
+    imported = re.search(rf"from {re.escape(protocol.__name__)} import (.+)", protocol.__doc__ or "")
+    assert imported
+    assert [name for name in imported[1].split(", ") if not hasattr(protocol, name)] == []
 
 
 # ---- tests/README.md, and all pages ---------------------------------------------------------------------------------
