@@ -23,8 +23,9 @@ from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.scheduler_drivers import SchedulerPlan
 from pagedkv.spec.shards import Settings
+from pagedkv.spec.shrinking import shrink
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, Finding, shrink
+from pagedkv.spec.traces import Case, Finding
 from rich.console import Console
 from rich.table import Table
 

@@ -30,8 +30,9 @@ from .operations import ready
 from .outcome import Outcome
 from .refusals import Broken, Reason, Refused
 from .scheduler_drivers import SchedulerPlan
+from .shrinking import shrink
 from .state import Config
-from .traces import Case, Finding, shrink
+from .traces import Case, Finding
 from .world import World
 
 SEQUENCES = 4

@@ -5,7 +5,7 @@ one rule for all, Hypothesis switches operations off for a whole example (swarm 
 loads a profile that tries the same examples every time; fuzzing means new ones, so it has a profile of its own,
 `pagedkv-fuzz`.
 
-What it finds is shrunk as what every driver finds (`traces.shrink`). Hypothesis' own shrinking was tried: it took half
+What it finds is shrunk as what every driver finds (`shrinking`). Hypothesis' own shrinking was tried: it took half
 a minute where that takes a second, and left ten operations where three suffice, since a completion names a launch by
 its place in a list that changes when anything before it is taken out.
 """
@@ -40,7 +40,8 @@ from .moves import possible
 from .moves_sharing import truly
 from .operations import ready
 from .refusals import Broken, Refused
-from .traces import Case, Finding, Startable, shrink
+from .shrinking import shrink
+from .traces import Case, Finding, Startable
 
 settings.register_profile(
     "pagedkv-fuzz",

@@ -8,7 +8,8 @@ import pytest
 from pagedkv.bench.command_line import run
 from pagedkv.bench.foreign_search import foreign_plan
 from pagedkv.spec.fuzz import run as run_seed
-from pagedkv.spec.traces import Finding, shrink
+from pagedkv.spec.shrinking import shrink
+from pagedkv.spec.traces import Finding
 
 Captured = pytest.CaptureFixture[str]
 

@@ -17,9 +17,10 @@ from pagedkv.spec.fuzz import Plan, fuzz
 from pagedkv.spec.manager import Feature
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.shards import Settings
+from pagedkv.spec.shrinking import shrink
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case as TraceCase
-from pagedkv.spec.traces import Finding, shrink, tell
+from pagedkv.spec.traces import Finding, tell
 
 import foreign_adapter
 from foreign_adapter import Foreign

@@ -1,23 +1,19 @@
-"""The seeded random driver: one seed is one run, completions come in every way, shrinking leaves no surplus."""
+"""The seeded random driver: one seed is one run, completions come in every way."""
 
 import sys
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
-from pagedkv.bench.adapter import Implementation
-from pagedkv.spec import traces
-from pagedkv.spec.alphabet import Retire, Submit
 from pagedkv.spec.crew import Job
 from pagedkv.spec.fuzz import ENOUGH, ENOUGH_FOR_HITS, Plan, Tally, fuzz, run
 from pagedkv.spec.offers import Feature
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, Finding, shrink, tell
+from pagedkv.spec.traces import Finding
 
-from planted_faults import CopySourceFreed, EarlyReuse, LateCompletion, MissingEdge, OffByOne
+from planted_faults import MissingEdge
 from watched_manager import Watched
 
 
@@ -160,51 +156,3 @@ def test_what_long_runs_never_met_is_a_hole_in_them() -> None:
     assert asked.holes(small) == ["extend never fired, it was refused each time"]
     alone = Plan(Reference, lock_step=False, sharing=False, lacks=frozenset({Feature.FORK}))
     assert alone.offered() == ["add", "extend", "launch", "execute", "retire", "release"]
-
-
-# ---- shrinking ------------------------------------------------------------------------------------------------------
-
-
-def first_finding(fault: type[Implementation], config: Config) -> Finding:
-    """Return what the first seed with a long trace found, as it was found."""
-    seeds = (run(Plan(fault, config), seed).finding for seed in range(500))
-    return next(found for found in seeds if found and len(found.trace) > 20)
-
-
-@pytest.mark.parametrize("fault", [EarlyReuse, MissingEdge, OffByOne, CopySourceFreed, LateCompletion])
-def test_shrinking_keeps_the_rule_and_leaves_no_surplus(fault: type[Implementation]) -> None:
-    found = first_finding(fault, Config(4, 2, 2, 3))
-    small = shrink(found)
-    assert small.broken.rule == found.broken.rule
-    assert 0 < len(small.trace) < len(found.trace)
-    told, broken = tell(small.case, small.trace)
-    assert broken is not None
-    assert (broken.rule, len(told)) == (found.broken.rule, len(small.trace))
-    marked = traces._mark(small.case, small.trace)
-    for left_out in range(len(marked)):
-        _, without = traces._run_marked(small.case, marked[:left_out] + marked[left_out + 1 :])
-        assert without is None or without.rule != small.broken.rule, f"{small.trace[left_out]} is not needed"
-
-
-def test_shrinking_renames_completions() -> None:
-    """What was launched before and is taken out no longer counts."""
-    found = first_finding(LateCompletion, Config(4, 2, 2, 3))
-    small = shrink(found)
-    newest = [
-        max(operation.launch for operation in trace if isinstance(operation, Retire))
-        for trace in (found.trace, small.trace)
-    ]
-    assert newest[1] < newest[0]
-    assert newest[1] <= sum(isinstance(operation, Submit) for operation in small.trace)
-
-
-def test_what_holds_is_left_as_it_was() -> None:
-    found = first_finding(EarlyReuse, Config(4, 2, 2, 3))
-    sound = Finding(Case(found.case.config, Implementation), found.trace, found.broken)
-    assert shrink(sound) == sound
-
-
-@pytest.mark.parametrize("limit", [lambda found: shrink(found, tries=3), lambda found: shrink(found, seconds=0)])
-def test_shrinking_has_an_end(limit: Callable[[Finding], Finding]) -> None:
-    found = first_finding(EarlyReuse, Config(4, 2, 2, 3))
-    assert len(limit(found).trace) > len(shrink(found).trace)

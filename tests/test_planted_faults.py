@@ -16,8 +16,9 @@ from pagedkv.spec.machine import hunt
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.shards import Settings
+from pagedkv.spec.shrinking import shrink
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, shrink
+from pagedkv.spec.traces import Case
 
 import planted_faults as faults
 from from_outside import CONTENTS_ALONE
