@@ -33,7 +33,9 @@ from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
 from pagedkv.spec.foreign_drivers import ForeignPlan
-from pagedkv.spec.fuzz import HIT, AnyPlan, Plan, Tally, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import HIT, AnyPlan, Plan
+from pagedkv.spec.fuzz_tally import Tally
 from pagedkv.spec.machine import Hunted, hunt
 from pagedkv.spec.offers import NEEDED
 from pagedkv.spec.refusals import Broken

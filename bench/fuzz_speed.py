@@ -24,7 +24,8 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.dask_workers import DaskCrew, connected
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.progress import LateSpinner
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from rich.console import Console
 from rich.table import Table
 

@@ -23,6 +23,8 @@ from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.foreign_asking import made
 from pagedkv.spec.foreign_drivers import MET_BY
 from pagedkv.spec.foreign_scheduler import ForeignScheduler
+from pagedkv.spec.fuzz_plan import Plan
+from pagedkv.spec.fuzz_tally import Tally
 from pagedkv.spec.manager import Discipline, Manager, lacks
 from pagedkv.spec.outside import OUTSIDE, not_judged
 from pagedkv.spec.processes import Processes
@@ -91,13 +93,13 @@ class Server:
             return foreign_plan(self.factory)._replace(aside=aside)
         return plan_of(self.factory, self.manager())._replace(aside=aside)
 
-    def run(self, seed: int, operations: int, aside: frozenset[str], config: Config | None = None) -> fuzz.Tally:
+    def run(self, seed: int, operations: int, aside: frozenset[str], config: Config | None = None) -> Tally:
         """Run seeds up to the first finding, which is shrunk, or until so many operations are done.
 
         In drawn worlds, or in one.
         """
         plan = self.plan(aside)
-        if config and isinstance(plan, fuzz.Plan):
+        if config and isinstance(plan, Plan):
             config = plan.limited(config)
         return fuzz.fuzz(plan._replace(config=config), seed=seed, operations=operations)
 
@@ -105,7 +107,7 @@ class Server:
         """Write the files of a finding; return what they say and where they are."""
         return report_finding(finding, self.peer, found_by, directory, run_again=True)
 
-    def run_written_down(self, seed: int, aside: frozenset[str], file: Path) -> fuzz.Tally:
+    def run_written_down(self, seed: int, aside: frozenset[str], file: Path) -> Tally:
         """Run one seed, its case and each operation written to a file before they are taken; nothing is shrunk."""
         plan = self.plan(aside)
         with file.open("wb", buffering=0) as out:

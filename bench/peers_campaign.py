@@ -24,7 +24,8 @@ from typing import Any
 
 from pagedkv.bench.peer_process import PeerProcess, read_written_down
 from pagedkv.bench.peers import Peer
-from pagedkv.spec import fuzz, traces
+from pagedkv.spec import traces
+from pagedkv.spec.fuzz_tally import Tally
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
 
@@ -77,20 +78,20 @@ def run_campaign(
     return campaign
 
 
-def _add(campaign: Campaign, tally: fuzz.Tally) -> None:
+def _add(campaign: Campaign, tally: Tally) -> None:
     campaign.operations += tally.operations
     campaign.runs += tally.runs
     campaign.seconds += tally.seconds
     campaign.fired += tally.fired
 
 
-def _keep(campaign: Campaign, tally: fuzz.Tally) -> None:
+def _keep(campaign: Campaign, tally: Tally) -> None:
     assert tally.finding is not None
     campaign.findings.append(tally.finding)
     campaign.seeds.append(tally.seed)
 
 
-def _shortest(process: PeerProcess, tally: fuzz.Tally, campaign: Campaign) -> fuzz.Tally:
+def _shortest(process: PeerProcess, tally: Tally, campaign: Campaign) -> Tally:
     """Look for a shorter way to break the same rule, where the one found is long."""
     assert tally.finding is not None
     best, rule = tally, tally.finding.broken.rule
@@ -115,9 +116,9 @@ def _small_worlds(campaign: Campaign) -> Iterator[Config]:
         yield from (Config(blocks, size, 1, 2) for blocks in (2, 3, 4))
 
 
-def _what_killed(process: PeerProcess, first: int, campaign: Campaign, death: Broken) -> fuzz.Tally:
+def _what_killed(process: PeerProcess, first: int, campaign: Campaign, death: Broken) -> Tally:
     """Run the seeds of a round again, each written down, until the process dies again; return how far it came."""
-    total = fuzz.Tally()
+    total = Tally()
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(first, first + ROUND_OPERATIONS):
             file = Path(folder) / f"{seed}"  # a death before it is opened must not be told with the seed before
@@ -135,7 +136,7 @@ def _what_killed(process: PeerProcess, first: int, campaign: Campaign, death: Br
     return total
 
 
-def _blame(campaign: Campaign, tally: fuzz.Tally, seed: int, written: list[Any], death: Broken) -> None:
+def _blame(campaign: Campaign, tally: Tally, seed: int, written: list[Any], death: Broken) -> None:
     """Make a finding of what was written down before a death; where nothing was, the death alone is told."""
     if not written:
         campaign.untraced.append(f"seed {seed}, before its first operation: {death.detail}")

@@ -21,7 +21,7 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.failures import BadInput
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import call, said
-from pagedkv.spec.fuzz import Plan
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.manager import Factory, Manager, lacks
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken

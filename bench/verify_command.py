@@ -17,7 +17,8 @@ from pagedkv.bench.search_options import OUT_DEFAULT, Out, end_in_counterexample
 from pagedkv.bench.verify_journals import audit_random_runs
 from pagedkv.spec.calls import patience
 from pagedkv.spec.explore import explore
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.machine import Hunted, hunt
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing

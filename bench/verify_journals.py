@@ -13,7 +13,8 @@ from tempfile import TemporaryDirectory
 from pagedkv.bench.adapter import Implementation
 from pagedkv.impl.cache import BlockCache
 from pagedkv.spec.audit import audit
-from pagedkv.spec.fuzz import Plan, run
+from pagedkv.spec.fuzz import run
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.journal import InvalidJournal
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config

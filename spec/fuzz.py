@@ -1,187 +1,28 @@
 """The seeded random driver: fast, long runs; one seed is one run.
 
-Each seed draws a small world (1 to 8 blocks of 1 to 4 slots, 1 to 3 streams, up to 4 sequences and 4 launches in
-flight, unless a scope is given) and then operations, mostly sensible, some that are to be refused. Completions come
-late, in any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence
-and every pin is released, every launch executed and retired, and then every block is free or idle. What breaks a rule
-is shrunk.
+A plan (`fuzz_plan`) says for each seed what to run on and which operation comes next; `run` takes them one by one until
+a rule is broken or the plan has no more, and counts what was met (`fuzz_tally`). What breaks a rule is shrunk.
 
 Seeds know nothing of each other, so they are shared out in batches (`crew`), and what was found does not depend on who
-ran them. Seeds that were given out and did not come back are named in the tally (`LostSeeds`): nothing is known of
-them, and they can be run again.
+ran them.
 """
 
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from .alphabet import KINDS, SHARING, Add, Execute, Operation, Release, Retire, Submit, Unpin
 from .crew import Crew, Lost, ProcessCrew, share_out
-from .foreign_drivers import ForeignPlan
-from .manager import Factory
-from .moves import Lots, draw_move
-from .offers import NEEDED, Feature
-from .operations import ready
-from .outcome import Outcome
-from .refusals import Broken, Reason, Refused
-from .scheduler_drivers import SchedulerPlan
+from .fuzz_plan import AnyPlan
+from .fuzz_tally import LostSeeds, Tally
+from .moves import Lots
+from .refusals import Broken, Refused
 from .shrinking import shrink
-from .state import Config
-from .traces import Case, Finding
-from .world import World
+from .traces import Finding
 
-SEQUENCES = 4
-STREAMS = 3
-SHARING_SHARE = 2 / 3  # of the runs tell token ids, where prefixes are shared
-OPERATIONS = 400  # a run: long enough to reuse every block many times
-ENOUGH = 4000  # operations, in which everything fires ten times and more in drawn worlds
-ENOUGH_FOR_HITS = 40_000  # the same of hits, of which there is one in a thousand operations
-HIT = "hit"
 BATCH = 8  # seeds that are given out at a time: about half a second in lock-step
-
-
-class Plan(NamedTuple):
-    """What to fuzz."""
-
-    factory: Factory
-    config: Config | None = None  # None: each seed draws one
-    lock_step: bool = True
-    operations: int = OPERATIONS
-    streams: int | None = None  # at most so many are drawn; None: as many as the factory's `streams_offered`
-    launches: int | None = None  # at most so many may be in flight; None: as the factory's `launches_offered` says
-    block_sizes: tuple[int, ...] = ()  # that are drawn; none: as the factory says
-    sharing: bool | None = None  # whether prefixes are shared, in some of the runs; None: as the factory says
-    lacks: frozenset[Feature] = frozenset()  # what a black box does not offer, as its maker says: for reports
-    aside: frozenset[str] = frozenset()  # rules that a black box is not judged by
-
-    def vocabulary(self) -> list[str]:
-        """Return what runs may meet."""
-        return [*KINDS.values(), HIT]
-
-    def offered(self) -> list[str]:
-        """Return what long runs meet: all but what a black box does not offer, and prefixes where none are shared."""
-        never = {KINDS[kind] for kind, feature in NEEDED.items() if feature in self.lacks}
-        never |= set() if self.shares_prefixes() else {*SHARING, HIT}
-        return [word for word in self.vocabulary() if word not in never]
-
-    def words(self, operation: Operation, decided: Outcome | None = None) -> list[str]:
-        """Return what is met by an operation: a prompt that begins with blocks that were there, too."""
-        word = KINDS[type(operation)]
-        return [word, HIT] if decided and decided.hits and isinstance(operation, Add) else [word]
-
-    def draw_case(self, random: Random) -> Case:
-        """Draw what to run on."""
-        config = self.config or self.limited(draw_config(random, self.streams_drawn()))
-        return Case(config, self.factory, self.lock_step, self.aside)
-
-    def draw(self, here: World, random: Random) -> Iterator[Operation]:
-        """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
-        sharing = self.shares_prefixes() and random.random() < SHARING_SHARE
-        for _ in range(self.operations):
-            operation = here.fit(draw_move(here.state, SEQUENCES, random, sharing=sharing))
-            if operation is not None:
-                yield operation
-        while here.state.sequences or here.state.launches or here.state.pins:
-            yield random.choice(_drain(here))
-
-    def streams_drawn(self) -> int:
-        """Return how many streams a drawn world may have."""
-        return min(STREAMS, self.streams or getattr(self.factory, "streams_offered", 1))
-
-    def limited(self, config: Config) -> Config:
-        """Return a drawn world within what the manager can be made with."""
-        launches = self.launches or getattr(self.factory, "launches_offered", None) or config.launches
-        sizes = self.block_sizes or tuple(getattr(self.factory, "block_sizes", ())) or (config.block_size,)
-        size = config.block_size if config.block_size in sizes else sizes[config.block_size % len(sizes)]
-        return config._replace(launches=min(config.launches, launches), block_size=size)
-
-    def shares_prefixes(self) -> bool:
-        """Return whether token ids are told."""
-        return getattr(self.factory, "shares_prefixes", False) if self.sharing is None else self.sharing
-
-
-AnyPlan = Plan | SchedulerPlan | ForeignPlan
-
-
-class LostSeeds(NamedTuple):
-    """Seeds of which nothing is known, and why."""
-
-    seeds: range
-    why: str
-
-
-@dataclass
-class Tally:
-    """What runs have seen."""
-
-    runs: int = 0
-    operations: int = 0
-    seconds: float = 0.0
-    fired: Counter[str] = field(default_factory=Counter)
-    refused: Counter[tuple[str, str]] = field(default_factory=Counter)
-    finding: Finding | None = None
-    seed: int = 0  # of the finding
-    lost: list[LostSeeds] = field(default_factory=list)
-
-    def add(self, other: "Tally") -> None:
-        """Add what another has seen; a finding of a lower seed goes first."""
-        self.runs += other.runs
-        self.operations += other.operations
-        self.fired += other.fired
-        self.refused += other.refused
-        self.lost += other.lost
-        if other.finding and (self.finding is None or other.seed < self.seed):
-            self.finding, self.seed = other.finding, other.seed
-
-    def refusals(self, kind: str) -> dict[str, int]:
-        """Return how often an operation was refused, for each reason."""
-        return {reason: count for (operation, reason), count in sorted(self.refused.items()) if operation == kind}
-
-    def holes(self, plan: AnyPlan) -> list[str]:
-        """Return what runs should have met and did not, where they were long: nothing was judged of that.
-
-        In sizes that were given, not drawn, much can't be done; there only what was asked counts.
-        """
-        asked = {kind for kind, reason in self.refused if reason == Reason.NO_SPACE}
-        return [
-            f"{word} never fired{', it was refused each time' if word in asked else ''}"
-            for word in ([] if self.finding else _expected(plan))
-            if self.operations >= (ENOUGH_FOR_HITS if word == HIT else ENOUGH)
-            and not self.fired[word]
-            and (plan.config is None or word in asked)
-        ]
-
-
-def _expected(plan: AnyPlan) -> list[str]:
-    """Return what long runs meet whoever is under test: of a scheduler, hits where it has a prefix cache."""
-    if isinstance(plan, Plan):
-        return plan.offered()
-    return [HIT] if isinstance(plan, ForeignPlan) and plan.sharing and plan.offers.shares_prefixes else []
-
-
-def _drain(here: World) -> list[Operation]:
-    """Return what brings a world nearer to its end."""
-    state = here.state
-    choices: list[Operation | None] = [here.fit(Release(name)) for name in state.sequences]
-    choices += [here.fit(Unpin(handle)) for handle in state.pins]
-    choices += [Execute(launch.id) for launch in state.launches if ready(state, launch)]
-    choices += [Retire(launch.id) for launch in state.launches if launch.executed]
-    able: list[Operation] = [operation for operation in choices if operation is not None]
-    if not able:  # what is planned must be launched before it can be released
-        planned = tuple((name, sequence.planned) for name, sequence in state.sequences.items() if sequence.planned)
-        able = [here.fit(Submit(planned)) or Submit(planned)]
-    return able
-
-
-def draw_config(random: Random, streams: int) -> Config:
-    """Draw a world small enough that its blocks are always short."""
-    streams = random.randint(1, streams)
-    return Config(random.randint(1, 8), random.randint(1, 4), streams, random.randint(1, 4))
 
 
 def run(plan: Any, seed: int) -> Tally:

@@ -12,7 +12,8 @@ from pagedkv.bench.targets import plan_of
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit
 from pagedkv.spec.black_box import BlackBox
 from pagedkv.spec.explore import explore
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.manager import Feature, Manager, Outcome, Rows, lacks
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.offers import fit, is_in_flight, missing

@@ -12,8 +12,10 @@ import pytest
 from pagedkv.bench.command_line import run
 from pagedkv.spec.crew import Job, Lost, ProcessCrew, share_out
 from pagedkv.spec.explore import Report, explore
-from pagedkv.spec.fuzz import Batch, Plan, Tally, fuzz
+from pagedkv.spec.fuzz import Batch, fuzz
 from pagedkv.spec.fuzz import run as run_seed
+from pagedkv.spec.fuzz_plan import Plan
+from pagedkv.spec.fuzz_tally import Tally
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.scopes import Walk, Walks, explore_scopes

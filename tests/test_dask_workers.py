@@ -28,8 +28,10 @@ from pagedkv.bench.grid_workers import run_by  # noqa: E402
 from pagedkv.bench.traces import read_trace  # noqa: E402
 from pagedkv.spec.alphabet import to_json  # noqa: E402
 from pagedkv.spec.explore import Report, explore  # noqa: E402
-from pagedkv.spec.fuzz import Batch, Plan, Tally, fuzz  # noqa: E402
+from pagedkv.spec.fuzz import Batch, fuzz  # noqa: E402
 from pagedkv.spec.fuzz import run as run_seed  # noqa: E402
+from pagedkv.spec.fuzz_plan import Plan  # noqa: E402
+from pagedkv.spec.fuzz_tally import Tally  # noqa: E402
 from pagedkv.spec.moves import Scope  # noqa: E402
 from pagedkv.spec.reference import Reference  # noqa: E402
 from pagedkv.spec.scopes import explore_scopes  # noqa: E402

@@ -14,8 +14,8 @@ from pagedkv.spec import shards
 from pagedkv.spec.alphabet import KINDS, Add, Operation, Submit, apply
 from pagedkv.spec.canonical import Key, canonical
 from pagedkv.spec.explore import Report, explore
-from pagedkv.spec.fuzz import Plan
 from pagedkv.spec.fuzz import run as run_seed
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.moves import Scope, all_moves, draw_move, possible
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.reference import Reference

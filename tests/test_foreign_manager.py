@@ -13,7 +13,8 @@ from typing import NamedTuple
 import pytest
 from pagedkv.spec.alphabet import Add, Extend, Fork, Release, Submit, describe
 from pagedkv.spec.explore import explore
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.manager import Feature
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.shards import Settings

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 from pagedkv.spec.crew import Job
-from pagedkv.spec.fuzz import ENOUGH, ENOUGH_FOR_HITS, Plan, Tally, fuzz, run
+from pagedkv.spec.fuzz import fuzz, run
+from pagedkv.spec.fuzz_plan import Plan
+from pagedkv.spec.fuzz_tally import ENOUGH, ENOUGH_FOR_HITS, Tally
 from pagedkv.spec.offers import Feature
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.state import Config

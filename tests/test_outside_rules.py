@@ -11,7 +11,8 @@ import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.alphabet import Add, Execute, Operation, Publish, Release, Retire, Submit
 from pagedkv.spec.explore import explore
-from pagedkv.spec.fuzz import Plan, fuzz, run
+from pagedkv.spec.fuzz import fuzz, run
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.manager import Discipline, Manager
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.outside import OUTSIDE, PAGES, not_judged

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.peers import PEERS
-from pagedkv.spec import fuzz
 from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
 from pagedkv.spec.foreign_judge import ForeignWorld, Happened
 from pagedkv.spec.foreign_scheduler import Limits
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.requests import Request
 from pagedkv.spec.scheduler_alphabet import Complete, Schedule, Submit
@@ -34,7 +35,7 @@ def adapter(name: str) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("name", MANAGERS)
 def test_a_manager_keeps_the_rules_that_show_from_outside(name: str) -> None:
-    tally = fuzz.fuzz(fuzz.Plan(adapter(name), lock_step=False), runs=RUNS)
+    tally = fuzz(Plan(adapter(name), lock_step=False), runs=RUNS)
     assert tally.finding is None
     assert tally.fired["release"] > 0
 
@@ -43,7 +44,7 @@ def test_a_manager_keeps_the_rules_that_show_from_outside(name: str) -> None:
 def test_a_scheduler_keeps_the_rules_that_show_from_outside(name: str) -> None:
     factory = adapter(name)
     offers = Offers.of(factory(Config(4, 4), Limits(8, 4)))
-    tally = fuzz.fuzz(ForeignPlan(factory, offers), runs=RUNS)
+    tally = fuzz(ForeignPlan(factory, offers), runs=RUNS)
     assert tally.finding is None
     assert tally.fired["complete"] > 0
 

@@ -14,7 +14,8 @@ from pagedkv.spec.alphabet import Submit as Launch
 from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
 from pagedkv.spec.foreign_requests import next_token
 from pagedkv.spec.foreign_scheduler import STOP
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.requests import Limits, Request
 from pagedkv.spec.scheduler_alphabet import Cancel, Complete, Schedule, Submit

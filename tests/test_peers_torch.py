@@ -9,7 +9,8 @@ import pytest
 import torch
 from pagedkv.bench.peer_torch import TorchPagedAttention, TorchPagedAttentionMask, make_torch_manager
 from pagedkv.spec.alphabet import Add, Extend, Release
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.state import Config
 from pagedkv.spec.world import world

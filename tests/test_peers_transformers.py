@@ -11,7 +11,8 @@ from pagedkv.bench.peers import PEERS
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire
 from pagedkv.spec.alphabet import Submit as Launch
 from pagedkv.spec.foreign_drivers import ForeignCase
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.requests import Limits, Request
 from pagedkv.spec.scheduler_alphabet import Cancel, Complete, Schedule, Submit

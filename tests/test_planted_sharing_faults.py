@@ -9,7 +9,8 @@ from typing import NamedTuple
 import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.explore import Report, explore
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.rules import RULES

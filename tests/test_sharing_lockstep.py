@@ -5,7 +5,8 @@ from collections import Counter
 import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Pin, Publish, Release, Retire, Submit, Unpin
-from pagedkv.spec.fuzz import Plan, fuzz
+from pagedkv.spec.fuzz import fuzz
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.lock_step import LockStep
 from pagedkv.spec.manager import Factory
 from pagedkv.spec.outcome import Outcome

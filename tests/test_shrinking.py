@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.alphabet import Retire, Submit
-from pagedkv.spec.fuzz import Plan, run
+from pagedkv.spec.fuzz import run
+from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.shrinking import shrink
 from pagedkv.spec.simpler_traces import simpler, size
 from pagedkv.spec.state import Config
