@@ -15,7 +15,7 @@ import triton.language as tl
 from pagedkv.kernels.arguments import FLOAT8_DTYPES, PagedCache
 from pagedkv.kernels.attention import check_float8, scale_stride
 from pagedkv.kernels.launch import KernelCall
-from pagedkv.kernels.plan import power_of_two_above
+from pagedkv.kernels.tiles import power_of_two_above
 from torch import Tensor
 
 TOKENS_A_PROGRAM = 16

@@ -19,7 +19,8 @@ from pagedkv.kernels.attention_kernel import attention_kernel
 from pagedkv.kernels.checks import require
 from pagedkv.kernels.launch import KernelCall, active_target
 from pagedkv.kernels.merge import merge_partials_call
-from pagedkv.kernels.plan import LARGE_ROWS, AttentionPlan, WorkList, power_of_two_above
+from pagedkv.kernels.plan import AttentionPlan, WorkList
+from pagedkv.kernels.tiles import LARGE_ROWS, power_of_two_above
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 

@@ -21,11 +21,11 @@ a paged cache is too small a box, and interleaved views have strides they refuse
 
 import triton
 import triton.language as tl
-from pagedkv.kernels import plan
+from pagedkv.kernels import tiles
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 LN_2 = tl.constexpr(0.6931471805599453)
-ITEM_FIELDS = tl.constexpr(plan.ITEM_FIELDS)
+ITEM_FIELDS = tl.constexpr(tiles.ITEM_FIELDS)
 
 
 @triton.jit(do_not_specialize=["table_stride"])  # it varies with the batch, and would recompile

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from pagedkv.kernels.arguments import FLOAT8_DTYPES, Layout, position_major
 from pagedkv.kernels.launch import KernelCall
-from pagedkv.kernels.plan import power_of_two_above
+from pagedkv.kernels.tiles import power_of_two_above
 from torch import Tensor
 
 ROWS_A_PROGRAM = 32

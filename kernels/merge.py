@@ -10,13 +10,13 @@ a row (token, head); states are read once, 16 at a time, in a fixed order, so a 
 
 import triton
 import triton.language as tl
-from pagedkv.kernels import plan
+from pagedkv.kernels import tiles
 from pagedkv.kernels.launch import KernelCall
-from pagedkv.kernels.plan import power_of_two_above
+from pagedkv.kernels.tiles import power_of_two_above
 from torch import Tensor
 
 STATES_A_READ = 16
-MERGE_FIELDS = tl.constexpr(plan.MERGE_FIELDS)
+MERGE_FIELDS = tl.constexpr(tiles.MERGE_FIELDS)
 
 
 @triton.jit(do_not_specialize=["count", "rows_between"])  # they vary with the batch, and would recompile

@@ -7,7 +7,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pagedkv.kernels.plan import AttentionPlan, PlanCapacity, TileRows, plan_attention, split_length
+from pagedkv.kernels.plan import AttentionPlan, PlanCapacity, plan_attention
+from pagedkv.kernels.tiles import TileRows, split_length
 
 
 def _covered(plan: AttentionPlan) -> dict[int, list[int]]:

@@ -123,12 +123,12 @@ FAULTS = [
         f"{ATTENTION}::test_window_by_row",
     ),
     Fault(
-        "window one too narrow in the plan", "R-KRN-8", "plan",
+        "window one too narrow in the plan", "R-KRN-8", "tiles",
         "np.maximum(lowest, position - window + 1)", "np.maximum(lowest, position - window + 2)",
         f"{ATTENTION}::test_window_by_row",
     ),
     Fault(
-        "window taken from the tile's last token", "R-KRN-8", "plan",
+        "window taken from the tile's last token", "R-KRN-8", "tiles",
         "np.maximum(lowest, position - window + 1)", "np.maximum(lowest, position + tokens - window)",
         f"{ATTENTION}::test_window_by_row",
     ),
@@ -173,13 +173,13 @@ FAULTS = [
         f"{ATTENTION}::test_causal_edge_of_every_token",
     ),
     Fault(
-        "wrong split stride", "splits", "plan",
+        "wrong split stride", "splits", "tiles",
         "base[merged] + inside, splits[merged], tokens[merged])",
         "base[merged] + inside, splits[merged], np.ones_like(merged))",
         f"{INVARIANCE}::test_batch_mates_and_order_change_nothing",
     ),
     Fault(
-        "a split left out", "splits", "plan",
+        "a split left out", "splits", "tiles",
         "base[merged] + inside, splits[merged], tokens", "base[merged] + inside, splits[merged] - 1, tokens",
         f"{ATTENTION}::test_sink_counts_once_over_splits",
     ),
@@ -189,7 +189,7 @@ FAULTS = [
         f"{INVARIANCE}::test_batch_mates_and_order_change_nothing",
     ),
     Fault(
-        "two splits write one scratch row", "splits", "plan",
+        "two splits write one scratch row", "splits", "tiles",
         "base[tile] + ordinal * tokens_there", "base[tile] + ordinal // 2 * tokens_there",
         f"{ATTENTION}::test_sink_counts_once_over_splits",
     ),
@@ -210,7 +210,7 @@ FAULTS = [
         f"{ATTENTION}::test_slots_that_nobody_sees_change_nothing",
     ),
     Fault(
-        "length rounded up to a block", "R-TAB-1", "plan",
+        "length rounded up to a block", "R-TAB-1", "tiles",
         "end = np.minimum(lengths, position + tokens) if causal else lengths",
         "end = -(-lengths // 16) * 16",
         f"{ATTENTION}::test_slots_that_nobody_sees_change_nothing",
