@@ -11,6 +11,11 @@ from pagedkv.kernels.plan import AttentionPlan
 from torch import Tensor
 
 
+def is_checked(checked: bool | None, device: torch.device) -> bool:  # noqa: FBT001  (passed on as it came)
+    """Whether contents are looked at: as told; untold, on a CPU."""
+    return device.type == "cpu" if checked is None else checked
+
+
 def check_entries(block_table: Tensor, cache: PagedCache, plan: AttentionPlan) -> None:
     """Refuse a row that names a block outside 1 .. blocks - 1 among the entries that the plan reads."""
     rows = len(plan.kv_lengths)

@@ -9,14 +9,13 @@ plan's work lists should then be on the device already (`plan.to(device)`).
 default is on for CPU tensors and off otherwise, since it waits for the device.
 """
 
-from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Literal
 
 import torch
 from pagedkv.kernels import checks, contents, fallback, fallback_storage
 from pagedkv.kernels.arguments import PLAIN, InvalidKernelArgument, Layout, PagedCache, Scoring, position_major
-from pagedkv.kernels.plan import AttentionPlan, Lengths, host_array, plan_attention
+from pagedkv.kernels.plan import AttentionPlan
 from torch import Tensor
 
 Backend = Literal["auto", "torch", "triton"]
@@ -56,7 +55,7 @@ def attention(
     """
     result = torch.empty_like(query, memory_format=torch.contiguous_format) if output is None else output
     checks.check_attention(query, cache, block_table, plan, scoring, result, log_sum_exp)
-    if _is_checked(checked, query.device):
+    if contents.is_checked(checked, query.device):
         contents.check_entries(block_table, cache, plan)
     if query.shape[0] == 0:
         return result
@@ -66,82 +65,6 @@ def attention(
         import pagedkv.kernels.attention as kernel  # noqa: PLC0415  (Triton exists on Linux alone)
 
         kernel.attend(query, cache, block_table, plan, scoring, result, log_sum_exp)
-    return result
-
-
-@dataclass(frozen=True, slots=True)
-class CascadePlan:
-    """The two parts of a cascade: every query over the shared prefix, and each row over what follows it."""
-
-    prefix: AttentionPlan
-    suffix: AttentionPlan
-    shared_length: int
-
-    def to(self, device: torch.device) -> "CascadePlan":
-        """Put the work lists on a device."""
-        return CascadePlan(self.prefix.to(device), self.suffix.to(device), self.shared_length)
-
-
-def plan_cascade(
-    query_starts: Lengths, kv_lengths: Lengths, shared_length: int, *, q_heads: int, kv_heads: int
-) -> CascadePlan:
-    """Plan attention of rows whose first `shared_length` positions lie in the same blocks (whole blocks).
-
-    Arguments as in `plan_attention`; every query must stand behind the prefix. The prefix is read once for all rows
-    and not once a row (cascade inference, FlashInfer, 2024). Raises `InvalidKernelArgument`.
-    """
-    starts, lengths = host_array(query_starts, "query_starts"), host_array(kv_lengths, "kv_lengths")
-    suffix = plan_attention(
-        starts, lengths, q_heads=q_heads, kv_heads=kv_heads, kv_starts=[max(0, shared_length)] * len(lengths)
-    )
-    first_positions = lengths - (starts[1:] - starts[:-1])
-    checks.require(shared_length >= 1, f"shared_length: {shared_length} is below 1; without a prefix use attention")
-    checks.require(
-        not len(lengths) or int(first_positions.min()) >= shared_length,
-        f"kv_lengths: row {int(first_positions.argmin()) if len(lengths) else 0} has a query inside the shared"
-        f" {shared_length} positions; every query must stand behind them",
-    )
-    tokens, shared = ([0, int(starts[-1])], [shared_length]) if len(lengths) else ([0], [])
-    prefix = plan_attention(tokens, shared, q_heads=q_heads, kv_heads=kv_heads, causal=False)
-    return CascadePlan(prefix, suffix, shared_length)
-
-
-def cascade_attention(
-    query: Tensor,
-    cache: PagedCache,
-    block_table: Tensor,
-    plan: CascadePlan,
-    *,
-    scoring: Scoring = PLAIN,
-    output: Tensor | None = None,
-    log_sum_exp: Tensor | None = None,
-    backend: Backend = "auto",
-    checked: bool | None = None,
-) -> Tensor:
-    """Attention of rows that share their first blocks; the result equals `attention` within tolerance, not to the bit.
-
-    Arguments and results as in `attention`. ALiBi is refused: its bias differs by row, so the prefix cannot be shared.
-    Costs two passes and a merge of `2 x tokens x q_heads x D` float32; it pays where many rows share a long prefix.
-    """
-    checks.require(scoring.alibi_slopes is None, "scoring: a cascade has no ALiBi; use attention")
-    checks.require(
-        plan.shared_length % cache.block_size == 0,
-        f"shared_length: {plan.shared_length} is no multiple of the block size {cache.block_size}",
-    )
-    result = torch.empty_like(query, memory_format=torch.contiguous_format) if output is None else output
-    checks.check_attention(query, cache, block_table, plan.suffix, scoring, result, log_sum_exp)
-    if _is_checked(checked, query.device):
-        contents.check_shared_entries(block_table, plan.shared_length // cache.block_size, len(plan.suffix.kv_lengths))
-    outputs = query.new_empty((2, *query.shape), dtype=torch.float32)
-    lses = query.new_empty((2, *query.shape[:2]), dtype=torch.float32)
-    # The sink belongs to one part alone: counted in both, it would weigh twice.
-    without_sinks = Scoring(scale=scoring.scale, soft_cap=scoring.soft_cap)
-    for index, (part, how) in enumerate(((plan.prefix, without_sinks), (plan.suffix, scoring))):
-        attention(
-            query, cache, block_table, part,
-            scoring=how, output=outputs[index], log_sum_exp=lses[index], backend=backend, checked=checked,
-        )  # fmt: skip
-    merge(outputs, lses, output=result, log_sum_exp=log_sum_exp, backend=backend)
     return result
 
 
@@ -196,7 +119,7 @@ def append(
     Cost: one read and one write of the new tokens.
     """
     checks.check_append(key, value, cache, slots)
-    if _is_checked(checked, slots.device):
+    if contents.is_checked(checked, slots.device):
         contents.check_slots(slots, cache)
     if slots.shape[0] == 0:
         return
@@ -224,7 +147,7 @@ def copy_blocks(
     indices = [("sources", sources), ("targets", targets)] + ([("extents", extents)] if extents is not None else [])
     for name, tensor in indices:
         _check_index(name, tensor, sources.shape[0] if sources.dim() == 1 else -1, pool.device)
-    if _is_checked(checked, pool.device):
+    if contents.is_checked(checked, pool.device):
         contents.check_blocks("sources", sources, pool.shape[2], written=False)
         contents.check_blocks("targets", targets, pool.shape[2], written=True)
         contents.check_copy_order(sources, targets)
@@ -249,7 +172,7 @@ def gather_blocks(
     """
     _check_staging(pool, blocks, staging)
     checks.check_writable("staging", staging)
-    if _is_checked(checked, pool.device):
+    if contents.is_checked(checked, pool.device):
         contents.check_blocks("blocks", blocks, pool.shape[2], written=False)
     if blocks.shape[0] == 0:
         return
@@ -267,7 +190,7 @@ def scatter_blocks(
     """Scatter `staging` `[n, layers, 2, ...]` into blocks `[n]` int64 of a pool: the inverse of `gather_blocks`."""
     _check_staging(pool, blocks, staging)
     checks.check_writable("pool", pool)
-    if _is_checked(checked, pool.device):
+    if contents.is_checked(checked, pool.device):
         contents.check_blocks("blocks", blocks, pool.shape[2], written=True)
     if blocks.shape[0] == 0:
         return
@@ -277,10 +200,6 @@ def scatter_blocks(
         import pagedkv.kernels.copy as kernel  # noqa: PLC0415  (Triton exists on Linux alone)
 
         kernel.scatter_blocks(staging, pool, blocks)
-
-
-def _is_checked(checked: bool | None, device: torch.device) -> bool:  # noqa: FBT001  (passed on as it came)
-    return device.type == "cpu" if checked is None else checked
 
 
 def _check_index(name: str, tensor: Tensor, length: int, device: torch.device) -> None:

@@ -134,7 +134,7 @@ def test_whoever_is_cancelled_is_given_nothing_more() -> None:
 def test_the_way_of_a_gpu_is_rehearsed_streams_and_triton_both() -> None:
     """Queued on streams that are stood in for; the Triton kernels interpreted, their accesses watched, unchecked."""
     requests = [Request(0, [3, 1, 4], 3, samples=2), Request(1, [3, 1, 4, 1, 5], 2)]
-    unchecked = mock.patch("pagedkv.kernels.dispatch._is_checked", return_value=False)
+    unchecked = mock.patch("pagedkv.kernels.contents.is_checked", return_value=False)
     triton = mock.patch("pagedkv.kernels.dispatch.choose_backend", return_value="triton")
     with cuda_stand_in(), kernels_on("triton"), unchecked, triton:
         found, steps = run(make_loop(TWO_AHEAD, device=CudaDevice(torch.device("cpu"))), requests)

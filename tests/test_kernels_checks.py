@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from pagedkv.kernels import append, attention, dispatch
+from pagedkv.kernels import append, attention, cascade, dispatch
 from pagedkv.kernels.arguments import InvalidKernelArgument, PagedCache, Scoring
 from pagedkv.kernels.plan import PlanCapacity, plan_attention
 from triton.backends.compiler import GPUTarget
@@ -190,8 +190,8 @@ ONE, TWO = torch.tensor([1, 2]), torch.tensor([3, 4])
             lambda: dispatch.merge(torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 3), output=torch.zeros(3, 3, 4)),
             "output: \\[3, 3, 4\\]",
         ),
-        (lambda: dispatch.plan_cascade([0, 1], [20], 0, q_heads=2, kv_heads=1), "shared_length: 0 is below 1"),
-        (lambda: dispatch.plan_cascade([0, 5], [20], 16, q_heads=2, kv_heads=1), "row 0 has a query inside"),
+        (lambda: cascade.plan_cascade([0, 1], [20], 0, q_heads=2, kv_heads=1), "shared_length: 0 is below 1"),
+        (lambda: cascade.plan_cascade([0, 5], [20], 16, q_heads=2, kv_heads=1), "row 0 has a query inside"),
         (lambda: _cascade(12), "12 is no multiple of the block size 16"),
         (lambda: _cascade(16), "row 1 does not begin with the 1 blocks of row 0"),
         (lambda: _cascade(16, Scoring(alibi_slopes=torch.ones(4))), "a cascade has no ALiBi"),
@@ -205,8 +205,8 @@ def test_the_others_refuse(call: Callable[[], Any], message: str) -> None:
 
 def _cascade(shared: int, scoring: Scoring | None = None) -> None:
     problem = build(Case(lengths=(40, 33), queries=(1, 1)))
-    plan = dispatch.plan_cascade([0, 1, 2], [40, 33], shared, q_heads=4, kv_heads=2)
-    dispatch.cascade_attention(problem.query, problem.cache, problem.block_table, plan, scoring=scoring or Scoring())
+    plan = cascade.plan_cascade([0, 1, 2], [40, 33], shared, q_heads=4, kv_heads=2)
+    cascade.cascade_attention(problem.query, problem.cache, problem.block_table, plan, scoring=scoring or Scoring())
 
 
 def test_the_backend_is_chosen_by_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import math
 
 import pytest
 import torch
-from pagedkv.kernels import dispatch
+from pagedkv.kernels import cascade, dispatch
 from pagedkv.kernels.arguments import PagedCache
 from pagedkv.kernels.plan import plan_attention
 from pagedkv.spec.attention import dense_attention
@@ -124,10 +124,10 @@ def test_flashinfer_4979_every_entry_point_applies_scales(backend: TestedBackend
         problem = build(Case(lengths=(48,), queries=(queries,), cache_dtype=E4M3, scales="head"))
         check(problem, *attend(problem, backend))
     problem = build(Case(lengths=(48, 40), queries=(1, 1), cache_dtype=E4M3, scales="head", shared_blocks=2))
-    plan = dispatch.plan_cascade([0, 1, 2], (48, 40), 32, q_heads=4, kv_heads=2)
+    plan = cascade.plan_cascade([0, 1, 2], (48, 40), 32, q_heads=4, kv_heads=2)
     output, lse = torch.full_like(problem.query, math.nan), torch.full((2, 4), math.nan)
     with kernels_on(backend):
-        dispatch.cascade_attention(
+        cascade.cascade_attention(
             problem.query, problem.cache, problem.block_table, plan, output=output, log_sum_exp=lse, backend=backend
         )
     check(problem, output, lse)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from pagedkv.kernels import dispatch
+from pagedkv.kernels import cascade, dispatch
 from pagedkv.kernels.arguments import Layout, PagedCache, position_major
 from torch import Tensor
 
@@ -202,10 +202,10 @@ def test_cascade_equals_attention(backend: TestedBackend) -> None:
         dtype=torch.bfloat16, cache_dtype=torch.float8_e5m2, scales="tensor",
     )  # fmt: skip
     problem = build(case)
-    plan = dispatch.plan_cascade([0, 1, 2, 5], case.lengths, 48, q_heads=4, kv_heads=1)
+    plan = cascade.plan_cascade([0, 1, 2, 5], case.lengths, 48, q_heads=4, kv_heads=1)
     output, lse = torch.full_like(problem.query, math.nan), torch.full((5, 4), math.nan)
     with kernels_on(backend):
-        dispatch.cascade_attention(
+        cascade.cascade_attention(
             problem.query, problem.cache, problem.block_table, plan,
             scoring=problem.scoring, output=output, log_sum_exp=lse, backend=backend,
         )  # fmt: skip

@@ -42,7 +42,7 @@ def test_every_output_row_is_right_whatever_happens() -> None:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 def test_planted_faults_show_as_wrong_rows(fault: Callable[[], AbstractContextManager[object]]) -> None:
     """By contents alone: the kernels do not look at what they are told, as on a GPU."""
-    unchecked = mock.patch("pagedkv.kernels.dispatch._is_checked", return_value=False)
+    unchecked = mock.patch("pagedkv.kernels.contents.is_checked", return_value=False)
     with fault(), unchecked, pytest.raises(WrongRow, match=r"^world \d+: launch \d+"):
         run_worlds()
 
