@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from pagedkv.bench.counterexample import LARGEST
+from pagedkv.bench.counterexample_files import LARGEST
 from pagedkv.bench.dask_workers import crew_of
 from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.progress import LateSpinner

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from pagedkv.bench.counterexample import LARGEST, load, show
+from pagedkv.bench.counterexample import show
+from pagedkv.bench.counterexample_files import LARGEST, load
 from pagedkv.bench.dask_workers import Dask, DaskCrew, crew_of, refuse_beside_dask
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner

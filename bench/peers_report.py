@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pagedkv.bench.counterexample import own_calls, save, sentence_of, words_of
+from pagedkv.bench.counterexample import own_calls, sentence_of, words_of
+from pagedkv.bench.counterexample_files import save
 from pagedkv.bench.failures import one_line
 from pagedkv.bench.peers import Peer
 from pagedkv.bench.result_files import write_whole

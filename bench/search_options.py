@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from pagedkv.bench.counterexample import LARGEST, save, show
+from pagedkv.bench.counterexample import show
+from pagedkv.bench.counterexample_files import LARGEST, save
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.result_files import output_file
 from pagedkv.spec.traces import Finding, tell

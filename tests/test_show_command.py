@@ -194,7 +194,7 @@ def test_a_manager_that_cannot_be_drawn_costs_the_picture_alone(
     def no_picture(*_: object) -> None:
         raise TypeError("blocks of wool")
 
-    monkeypatch.setattr("pagedkv.bench.counterexample.write_picture", no_picture)
+    monkeypatch.setattr("pagedkv.bench.counterexample_files.write_picture", no_picture)
     world = ["--blocks", "2", "--block-size", "1", "--max-tokens", "2", "--workers", "1"]
     assert run(["explore", "--target", "planted_faults:EarlyReuse", *world, "--out", "found"]) == 1
     assert "picture" not in capsys.readouterr().out
