@@ -9,20 +9,7 @@ from itertools import islice
 from operator import index
 from typing import Any
 
-from .alphabet import (
-    Add,
-    Clear,
-    Extend,
-    Fork,
-    Operation,
-    Pin,
-    Publish,
-    Release,
-    Retire,
-    Submit,
-    Unpin,
-    describe,
-)
+from .alphabet import KINDS, Add, Extend, Operation, describe
 from .calls import call
 from .manager import Discipline, Factory, Feature, Manager
 from .outcome import Merge, Outcome
@@ -209,15 +196,4 @@ def _short(thing: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[: SHOWN_CHARACTERS_MAX - 3]}..."
 
 
-_METHODS = {
-    Add: "add_prompt",
-    Extend: "extend",
-    Fork: "fork",
-    Submit: "launch",
-    Retire: "retire",
-    Release: "release",
-    Publish: "publish",
-    Pin: "pin",
-    Unpin: "unpin",
-    Clear: "clear",
-}
+_METHODS = {**KINDS, Add: "add_prompt"}  # a manager is asked by the words of the alphabet
