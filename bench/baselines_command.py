@@ -165,7 +165,7 @@ def _print(outcomes: list[Outcome], settings: BaselineSettings, title: str) -> N
 
 def _write(out: Path, outcomes: list[Outcome], facts: dict[str, Any]) -> list[str]:
     from pagedkv.bench.baselines_plot import draw_baselines  # noqa: PLC0415  (matplotlib takes a second to import)
-    from pagedkv.bench.sweep_plots import write_figure  # noqa: PLC0415
+    from pagedkv.bench.plots import write_figure  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "baselines.json", facts)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from pagedkv.bench.baselines import PARTS, Outcome
-from pagedkv.bench.sweep_plots import DOTS_AN_INCH, INK, plain_title, short
+from pagedkv.bench.plots import DOTS_AN_INCH, INK, plain_title, short
 from pagedkv.bench.traces import Float64Array
 
 LOOKS = {

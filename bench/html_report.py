@@ -76,7 +76,7 @@ def _part(part: str | Table | Plot) -> str:
 
 
 def _plot(plot: Plot) -> str:
-    from pagedkv.bench.show_picture import picture_bytes  # noqa: PLC0415  (matplotlib takes a second to import)
+    from pagedkv.bench.plots import picture_bytes  # noqa: PLC0415  (matplotlib takes a second to import)
 
     svg = base64.b64encode(picture_bytes(plot.figure, "svg", outlines=True)).decode()
     width, height = (f"{96 * inches:.0f}" for inches in plot.figure.get_size_inches())

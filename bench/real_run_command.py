@@ -172,8 +172,8 @@ def _assumed(comparison: Comparison, meta_file: Path) -> str:
 
 def _write(out: Path, comparison: Comparison, facts: dict[str, Any], title: str, lines: Sequence[str]) -> list[str]:
     """Write figures, plots, and a page with all of it."""
+    from pagedkv.bench.plots import write_figure  # noqa: PLC0415
     from pagedkv.bench.real_run_plot import draw_comparison  # noqa: PLC0415  (matplotlib takes a second to import)
-    from pagedkv.bench.sweep_plots import write_figure  # noqa: PLC0415
 
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "real_run.json", facts)

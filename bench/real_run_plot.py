@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from pagedkv.bench.plots import DOTS_AN_INCH, plain_panel, plain_title
 from pagedkv.bench.real_run_report import Comparison, tpot_ms
-from pagedkv.bench.sweep_plots import DOTS_AN_INCH, plain_title
 from pagedkv.bench.traces import Float64Array
 
 MEASURED: dict[str, Any] = {"color": "#8FB8DE", "linewidth": 3.2, "label": "measured"}
@@ -69,9 +68,4 @@ def _name(axes: Axes, title: str, x_label: str, y_label: str) -> None:
     axes.set_title(title, fontsize=9, loc="left")
     axes.set_xlabel(x_label, fontsize=9)
     axes.set_ylabel(y_label, fontsize=9)
-    axes.tick_params(labelsize=8)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    plain_panel(axes)

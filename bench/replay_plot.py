@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
-from pagedkv.bench.sweep_plots import DOTS_AN_INCH, INK, plain_title, short
+from pagedkv.bench.plots import DOTS_AN_INCH, INK, plain_panel, plain_title, short
 from pagedkv.bench.timeline_meter import TimelineMeter
 from pagedkv.bench.traces import Float64Array
 
@@ -91,12 +91,7 @@ def _finish(axes: Axes, edges: Float64Array, x_label: str) -> None:
     axes.set_xlim(0, max(float(edges[-1]), 1.0) if edges.size else 1.0)
     if axes.get_ylim()[1] != 100:
         axes.set_ylim(0, 1.3 * max(axes.get_ylim()[1], 1e-9))
-    axes.tick_params(labelsize=8)
     axes.xaxis.set_major_locator(MaxNLocator(8))
-    axes.yaxis.set_major_locator(MaxNLocator(5))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-    axes.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-    axes.set_axisbelow(True)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    plain_panel(axes)

@@ -12,13 +12,15 @@ from pagedkv.bench.show_film import Film
 
 
 def _png(film: Film) -> bytes:
-    from pagedkv.bench.show_picture import draw, picture_bytes  # noqa: PLC0415  (see above)
+    from pagedkv.bench.plots import picture_bytes  # noqa: PLC0415  (see above)
+    from pagedkv.bench.show_picture import draw  # noqa: PLC0415  (see above)
 
     return picture_bytes(draw(film).figure, "png")
 
 
 def _svg(film: Film) -> bytes:
-    from pagedkv.bench.show_picture import draw, picture_bytes  # noqa: PLC0415  (see above)
+    from pagedkv.bench.plots import picture_bytes  # noqa: PLC0415  (see above)
+    from pagedkv.bench.show_picture import draw  # noqa: PLC0415  (see above)
 
     return picture_bytes(draw(film).figure, "svg")
 

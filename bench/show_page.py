@@ -12,8 +12,9 @@ import json
 import re
 from typing import Any
 
+from pagedkv.bench.plots import picture_bytes
 from pagedkv.bench.show_film import Film
-from pagedkv.bench.show_picture import draw, picture_bytes
+from pagedkv.bench.show_picture import draw
 from pagedkv.bench.show_runs import edges, last_number, runs
 from pagedkv.bench.web_page import web_page
 

@@ -4,11 +4,9 @@ From top to bottom: what this is; the rule that was broken, if one was; launches
 blocks below are a sample; the blocks; the operations; the legend. All panels share the step as their horizontal axis.
 """
 
-import io
 import textwrap
 from typing import NamedTuple
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -192,13 +190,3 @@ def _name_steps(axes: Axes, film: Film, words: tuple[list[str], int, float] | No
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(film.unit, fontsize=LABEL_POINTS + 1)
-
-
-def picture_bytes(figure: Figure, file_format: str, *, outlines: bool = False) -> bytes:
-    """Return a picture as `png` or `svg`: for one film always the same bytes; text in SVG as text, or as `outlines`."""
-    buffer = io.BytesIO()
-    nothing = {"Software": None} if file_format == "png" else {"Date": None, "Creator": None}
-    fonts = "path" if outlines else "none"
-    with mpl.rc_context({"svg.hashsalt": "pagedkv", "svg.fonttype": fonts, "hatch.linewidth": 0.6}):
-        figure.savefig(buffer, format=file_format, metadata=nothing)
-    return buffer.getvalue()

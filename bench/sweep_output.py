@@ -142,7 +142,7 @@ def print_outcome(outcome: Outcome) -> None:
 
 def write_outcome(out: Path, outcome: Outcome) -> list[str]:
     """Write everything into the folder; give the names."""
-    from pagedkv.bench.sweep_plots import write_figure  # noqa: PLC0415  (matplotlib takes a second to import)
+    from pagedkv.bench.plots import write_figure  # noqa: PLC0415  (matplotlib takes a second to import)
 
     out.mkdir(parents=True, exist_ok=True)
     plots = _plots(outcome)

@@ -3,29 +3,22 @@
 Block sizes stand side by side at equal distances, one to ten of them. What is measured is a plain bar, what it is
 compared with a hatched one beside it, and every bar has its number above it: so nothing depends on colour, and no mark
 lies on a number. Panels stand above one another with an axis of their own each; no axis is shared by two units. What
-was timed on a scaled layer says so in the panel's title, and a note at the foot says what it is good for. Files are the
-same to the byte for the same figures.
+was timed on a scaled layer says so in the panel's title, and a note at the foot says what it is good for.
 """
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
-from pagedkv.bench.result_files import write_whole
-from pagedkv.bench.show_picture import picture_bytes
+from matplotlib.ticker import FuncFormatter
+from pagedkv.bench.plots import DOTS_AN_INCH, INK, plain, plain_panel, plain_title, short
 from pagedkv.bench.sweep_report import SweepRow
 
 LOOKS = (("#7FA7CC", None), ("#EDEDED", "////"))  # face and hatch: mid-grey, and pale with lines, when printed so
 NUMBER_POINTS = 7
-INK = "#1A1A1A"
 WIDTH_INCHES_MIN, BLOCK_SIZE_INCHES, PANEL_INCHES = 8.0, 1.1, 3.0
-DOTS_AN_INCH = 120
-TITLE_CHARACTERS = 96
 NOTE_CHARACTERS_AN_INCH = 13
-FORMATS = ("png", "svg")
 
 
 def draw_fragmentation(rows: Sequence[SweepRow], title: str) -> Figure:
@@ -107,14 +100,6 @@ def _laid_out(figure: Figure) -> Figure:
     return figure
 
 
-def write_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG; give the files."""
-    files = [folder / f"{name}.{file_format}" for file_format in FORMATS]
-    for file, file_format in zip(files, FORMATS, strict=True):
-        write_whole(file, picture_bytes(figure, file_format))
-    return files
-
-
 def _page(rows: Sequence[SweepRow], panels: int, title: str) -> tuple[Figure, list[Axes]]:
     width = max(WIDTH_INCHES_MIN, BLOCK_SIZE_INCHES * len(rows))
     figure = Figure(figsize=(width, panels * PANEL_INCHES + 0.5), dpi=DOTS_AN_INCH, layout="constrained")
@@ -124,13 +109,8 @@ def _page(rows: Sequence[SweepRow], panels: int, title: str) -> tuple[Figure, li
         each.set_xticks(range(len(rows)), [f"{row.counts.block_size:,}" for row in rows])
         each.set_xlim(-0.6, len(rows) - 0.4)
         each.set_xlabel("block size B (tokens)", fontsize=9)
-        each.tick_params(labelsize=8)
-        each.yaxis.set_major_locator(MaxNLocator(5))
         each.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
-        each.grid(axis="y", color="#DDDDDD", linewidth=0.6)
-        each.set_axisbelow(True)
-        for side in ("top", "right"):
-            each.spines[side].set_visible(False)
+        plain_panel(each)
     return figure, axes
 
 
@@ -142,28 +122,6 @@ def _label(figure: Figure, scaled: str | None) -> str:
     columns = int(NOTE_CHARACTERS_AN_INCH * figure.get_figwidth())
     figure.supxlabel(plain("\n".join(textwrap.wrap(note, columns))), fontsize=8)
     return " (mechanism only)"
-
-
-def plain_title(text: str) -> str:
-    """Cut a title to what fits, and keep what is not printable and dollar signs out of matplotlib's markup."""
-    return plain(text if len(text) <= TITLE_CHARACTERS else f"{text[: TITLE_CHARACTERS - 3]}...")
-
-
-def plain(text: str) -> str:
-    """Keep what is not printable and dollar signs out of matplotlib's markup; lines stay lines."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in text).replace("$", r"\$")
-
-
-def short(value: float) -> str:
-    """Write a number in at most five characters or so.
-
-    >>> [short(value) for value in (793439, 50000, 4006.97, 125.2, 14.19, 3.26, 0.031, -9.14, 0)]
-    ['793k', '50k', '4,007', '125', '14.2', '3.26', '0.031', '-9.14', '0']
-    """
-    for limit, divisor, unit in ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / divisor:.3g}{unit}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _bars(axes: Axes, series: Mapping[str, Sequence[float | None]]) -> None:

@@ -14,10 +14,11 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
+from pagedkv.bench.plots import picture_bytes
 from pagedkv.bench.show_film import BLOCKS_MAX, Film, Still
 from pagedkv.bench.show_history import Cell, History, Standing
 from pagedkv.bench.show_page import page
-from pagedkv.bench.show_picture import DOTS_AN_INCH, draw, picture_bytes
+from pagedkv.bench.show_picture import DOTS_AN_INCH, draw
 from pagedkv.bench.show_runs import COLOURS, colours
 from pagedkv.bench.show_sources import film_of_journal
 from pagedkv.spec.alphabet import Add, Execute, apply

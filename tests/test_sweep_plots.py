@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
-from pagedkv.bench.sweep_plots import LOOKS, draw_fragmentation, draw_goodput, draw_latency, short, write_figure
+from pagedkv.bench.plots import short, write_figure
+from pagedkv.bench.sweep_plots import LOOKS, draw_fragmentation, draw_goodput, draw_latency
 
 from test_sweep_report import rows_of
 
