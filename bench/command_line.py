@@ -24,7 +24,7 @@ import typer
 from pagedkv.bench.baselines_command import BASELINES_EXAMPLE, baselines_command
 from pagedkv.bench.compare_command import COMPARE_EXAMPLE, compare_command
 from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
-from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.fuzz_command import FUZZ_EXAMPLE, fuzz_command
 from pagedkv.bench.grid_command import GRID_EXAMPLE, grid_command
 from pagedkv.bench.ledger_command import LEDGER_EXAMPLE, ledger_command
@@ -36,6 +36,7 @@ from pagedkv.bench.sweep_command import SWEEP_EXAMPLE, sweep_command
 from pagedkv.bench.verify_command import VERIFY_EXAMPLE, verify_command
 from pagedkv.impl.invariants import CorruptState
 from pagedkv.impl.refusals import Refused
+from pagedkv.spec.quoting import one_line
 from pagedkv.spec.refusals import Broken
 
 EXIT_BROKEN = 1

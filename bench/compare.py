@@ -28,6 +28,7 @@ from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.spec.alphabet import KINDS, Submit, describe
 from pagedkv.spec.audit import Auditor, audited
 from pagedkv.spec.journal import NO_LIMIT, InvalidJournal, Journal, Record, open_journal
+from pagedkv.spec.quoting import cut
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.state import Config
@@ -217,26 +218,22 @@ def _count_choices(one: Record, other: Record, found: Comparison) -> None:
         _count(found.choices, what)
     if not found.first_choice:
         words = [
-            f"{_shown(record)}: {CHOICES[differing[0]]} {_cut(_plain(getattr(record.outcome, differing[0])))}"
+            f"{_shown(record)}: {CHOICES[differing[0]]} {_plain(getattr(record.outcome, differing[0]))}"
             for record in (one, other)
         ]
         found.first_choice = Difference((one.line, other.line), (words[0], words[1]))
 
 
 def _plain(choice: frozenset[int] | tuple[Any, ...]) -> str:
-    """Return a choice as a journal would write it."""
-    return str(sorted(choice) if isinstance(choice, frozenset) else [*choice])
+    """Return a choice as a journal would write it, cut short."""
+    return cut(str(sorted(choice) if isinstance(choice, frozenset) else [*choice]), SHOWN_CHARACTERS_MAX)
 
 
 def _shown(record: Record | None) -> str:
     if record is None:
         return "the journal has ended"
     launch = f" as #{record.outcome.launch}" if isinstance(record.operation, Submit) else ""
-    return _cut(describe(record.operation)) + launch
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[: SHOWN_CHARACTERS_MAX - 3]}..."
+    return cut(describe(record.operation), SHOWN_CHARACTERS_MAX) + launch
 
 
 def _count(counts: dict[str, int], what: str) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagedkv.bench import foreign_search
-from pagedkv.bench.failures import one_line
 from pagedkv.bench.operation_words import told_in_words
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import FOREIGN_RULES
 from pagedkv.spec.outside import OUTSIDE
+from pagedkv.spec.quoting import one_line
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING

@@ -7,6 +7,8 @@ forgotten. Messages quote what a file or a caller holds, hence `one_line`: whate
 printable line.
 """
 
+from pagedkv.spec.quoting import cut, one_line
+
 QUOTED_CHARACTERS_MAX = 60
 
 
@@ -26,19 +28,4 @@ class BadInput(Exception):  # noqa: N818  (the input is at fault, not the progra
 
 def quoted(value: object) -> str:
     """Give `value` as Python would write it, cut to a length that fits into a message."""
-    text = repr(value)
-    if len(text) <= QUOTED_CHARACTERS_MAX:
-        return text
-    return f"{text[: QUOTED_CHARACTERS_MAX - 3]}..."
-
-
-def one_line(text: str) -> str:
-    r"""Escape whatever is not printable: line ends, control characters, the lone surrogates of odd file names.
-
-    >>> one_line("a\nb\x1b[2J")
-    'a\\nb\\x1b[2J'
-    """
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+    return cut(repr(value), QUOTED_CHARACTERS_MAX)

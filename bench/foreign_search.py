@@ -8,13 +8,14 @@ outside. `foreign_plan` is what a campaign needs: any driver of seeds takes it.
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.failures import BadInput
 from pagedkv.spec.calls import call
 from pagedkv.spec.foreign_alphabet import Finish, Operation, describe, from_json, to_json
 from pagedkv.spec.foreign_asking import made
 from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
 from pagedkv.spec.foreign_judge import Happened
 from pagedkv.spec.foreign_scheduler import ForeignFactory, ForeignScheduler, Row
+from pagedkv.spec.quoting import one_line
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.requests import Limits
 from pagedkv.spec.scheduler import Scheduler

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pagedkv.bench.failures import one_line
 from pagedkv.bench.grid import CellSettings, Failed, Figures
+from pagedkv.spec.quoting import one_line
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text

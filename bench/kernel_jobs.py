@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import cycle
 
 import torch
-from pagedkv.bench.failures import one_line
 from pagedkv.bench.kernel_peers import peers_of
 from pagedkv.bench.kernel_problems import Problem, Shape, make
 from pagedkv.bench.kernel_timing import Call, Ceilings, measure
 from pagedkv.kernels import dispatch
+from pagedkv.spec.quoting import one_line
 
 MEBIBYTE = 2**20
 K = 1024

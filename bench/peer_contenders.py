@@ -8,7 +8,7 @@ import tracemalloc
 from typing import Any, NamedTuple
 
 import torch
-from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.manager_memory import reached
 from pagedkv.bench.peer_cases import PROMPT, Evicting
 from pagedkv.bench.peer_sglang_sides import MiniSglangSide, SglangSide
@@ -24,6 +24,7 @@ from pagedkv.bench.peer_step_cases import (
 from pagedkv.bench.peer_vllm_sides import NanoVllmSide, VllmSide
 from pagedkv.bench.peers import PEERS, SGLANG_SCHEDULER
 from pagedkv.spec.calls import said
+from pagedkv.spec.quoting import one_line
 
 OURS = "pagedkv"
 NO_CACHE = "not offered: no prefix cache"

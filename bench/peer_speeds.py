@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import torch
-from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.peer_cases import Cancel, Decode, Evicting, EvictingOneLeaf, FullHit, Prompt
 from pagedkv.bench.peer_contenders import ALL_AT_ONCE, CONTENDERS, NO_CACHE, OURS, Contender, bytes_a_block
 from pagedkv.bench.peer_speeds_table import AS_IT_IS, OFF, ON, Cell, print_tables, rows_of, verdicts
@@ -32,6 +32,7 @@ from pagedkv.bench.peer_step_cases import SchedulerStep
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.spec.calls import said
+from pagedkv.spec.quoting import one_line
 
 BURST = 5  # turns in a row
 STEPS = {1: 200, 16: 200, 256: 100, 2000: 40, 10_000: 20}  # turns of a decode step by sequences

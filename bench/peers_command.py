@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pagedkv.bench.failures import BadInput, one_line
+from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.peer_process import PeerProcess
 from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
@@ -21,6 +21,7 @@ from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.bench.search_options import output_folder
 from pagedkv.bench.targets import look_here
+from pagedkv.spec.quoting import one_line
 from pagedkv.spec.refusals import Broken
 from rich.console import Console
 from rich.table import Table

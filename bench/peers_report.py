@@ -13,9 +13,9 @@ from typing import Any
 
 from pagedkv.bench.counterexample import own_calls, sentence_of, words_of
 from pagedkv.bench.counterexample_files import save
-from pagedkv.bench.failures import one_line
 from pagedkv.bench.peers import Peer
 from pagedkv.bench.result_files import write_whole
+from pagedkv.spec.quoting import one_line
 from pagedkv.spec.traces import Finding, Told, tell
 
 KEPT, BROKEN, NOT_OFFERED, NOT_MET = "kept", "broken", "not offered", "not met"

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from pagedkv.bench.result_files import write_whole
+from pagedkv.spec.quoting import cut
 
 INK = "#1A1A1A"
 DOTS_AN_INCH = 120
@@ -32,7 +33,7 @@ def plain_panel(axes: Axes) -> None:
 
 def plain_title(text: str) -> str:
     """Cut a title to what fits, and keep what is not printable and dollar signs out of matplotlib's markup."""
-    return plain(text if len(text) <= TITLE_CHARACTERS else f"{text[: TITLE_CHARACTERS - 3]}...")
+    return plain(cut(text, TITLE_CHARACTERS))
 
 
 def plain(text: str) -> str:

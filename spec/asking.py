@@ -14,6 +14,7 @@ from .calls import call
 from .manager import Discipline, Factory, Feature, Manager
 from .outcome import Merge, Outcome
 from .outside_book import Sight
+from .quoting import cut
 from .refusals import Broken, Reason, Refused
 from .state import Block, Config, Copy, LaunchId, Name
 
@@ -192,8 +193,7 @@ def _twin(manager: Manager) -> Manager | None:
 
 
 def _short(thing: object) -> str:
-    text = repr(thing)
-    return text if len(text) <= SHOWN_CHARACTERS_MAX else f"{text[: SHOWN_CHARACTERS_MAX - 3]}..."
+    return cut(repr(thing), SHOWN_CHARACTERS_MAX)
 
 
 _METHODS = {**KINDS, Add: "add_prompt"}  # a manager is asked by the words of the alphabet

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TypeVar
 
+from .quoting import cut
 from .refusals import Broken
 
 CALL_S_MAX = 10
@@ -94,7 +95,7 @@ def said(error: BaseException) -> str:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")  # many have no words
     except Exception:  # noqa: BLE001  (a stranger's __str__)
         text = type(error).__name__
-    return text if len(text) <= SAID_CHARACTERS_MAX else text[: SAID_CHARACTERS_MAX - 3] + "..."
+    return cut(text, SAID_CHARACTERS_MAX)
 
 
 @contextmanager

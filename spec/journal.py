@@ -40,8 +40,9 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
 from .alphabet import Operation, Submit
-from .journal_lines import NUMBER_MAX, Fields, nothing_else, number, parse, printable, quoted, transition
+from .journal_lines import NUMBER_MAX, Fields, nothing_else, number, parse, quoted, transition
 from .outcome import Outcome
+from .quoting import one_line
 from .refusals import Broken
 from .state import Config
 
@@ -61,7 +62,7 @@ class InvalidJournal(Exception):  # noqa: N818  (the file is at fault, not the p
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{printable(self.where)}: {self.what}; {self.remedy}"
+        return f"{one_line(self.where)}: {self.what}; {self.remedy}"
 
 
 class Record(NamedTuple):

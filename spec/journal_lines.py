@@ -15,6 +15,7 @@ from typing import Any
 
 from .alphabet import Add, Clear, Extend, Fork, Operation, Pin, Publish, Release, Retire, Submit, Unpin
 from .outcome import Merge, Outcome, Rows
+from .quoting import cut, one_line
 from .state import Copy
 
 NUMBER_MIN, NUMBER_MAX = -(2**63), 2**63 - 1
@@ -30,7 +31,7 @@ def parse(text: str) -> Fields:
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except ValueError as error:
-        raise ValueError(f"not JSON ({printable(str(error))[:QUOTED_CHARACTERS_MAX]})") from None
+        raise ValueError(f"not JSON ({one_line(str(error))[:QUOTED_CHARACTERS_MAX]})") from None
     if not isinstance(fields, dict):
         raise ValueError(f"not a JSON object: {quoted(fields)}")  # noqa: TRY004  (one error for all that a line holds)
     if text[end:].strip():
@@ -196,12 +197,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_without_duplicates, parse_constan
 def quoted(value: object) -> str:
     """Return a value as Python would write it, cut to a length that fits into a message."""
     try:
-        text = printable(repr(value)[: 4 * QUOTED_CHARACTERS_MAX])
+        text = one_line(repr(value)[: 4 * QUOTED_CHARACTERS_MAX])
     except RecursionError:
         return "something nested too deeply"
-    return text if len(text) <= QUOTED_CHARACTERS_MAX else f"{text[: QUOTED_CHARACTERS_MAX - 3]}..."
-
-
-def printable(text: str) -> str:
-    """Return a text with whatever is not printable escaped."""
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode("ascii") for each in text)
+    return cut(text, QUOTED_CHARACTERS_MAX)
