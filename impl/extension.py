@@ -105,7 +105,9 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
     copies, edits, growth = NO_COPIES, NO_EDITS, taken
     if plan.copying.size:
         copies = _copy_tails(tables, pool, batch, rows, plan, taken)
-        growth = np.delete(taken, plan.targets)
+        behind = np.ones(total, bool)
+        behind[plan.targets] = False
+        growth = taken[behind]
     if total:
         new = cells(rows, plan.have, plan.growth)
         tables.table[new] = growth
@@ -139,9 +141,9 @@ def _copying(tables: BlockTables, pool: BlockPool, rows: IndexArray, length: Int
         return writers
     tails = tables.tail[rows[writers]]
     order = np.argsort(tails, kind="stable")
-    _, starts, sizes = np.unique(tails[order], return_index=True, return_counts=True)
+    in_order = tails[order]
     rank = np.empty(writers.size, np.intp)  # how many writers of the same tail come before
-    rank[order] = np.arange(writers.size) - np.repeat(starts, sizes)
+    rank[order] = np.arange(writers.size) - in_order.searchsorted(in_order)
     return writers[rank < pool.co_holders[tails]]
 
 
