@@ -53,7 +53,7 @@ def counts(amounts: Integers | SupportsIndex, batch: int) -> int | Int64Array:
     array = _integers("the batch of counts", amounts)
     if array.size != batch:
         raise InvalidArgument(f"{batch} sequences need one count or {batch} counts, not {array.size}")
-    if batch and not np.count_nonzero(array != array[0]):
+    if batch == 1 or (batch and not np.count_nonzero(array != array[0])):
         return array.item(0)
     return array
 

@@ -189,7 +189,7 @@ class BlockPool:
         `fences` is [streams, sources]: up to where the launches of each leaving holder go. O(sources x streams).
         """
         np.subtract.at(self.co_holders, sources, 1)
-        assert (self.co_holders[sources] >= 0).all(), "R-COW-2: the last holder of a block copied it"
+        assert not np.count_nonzero(self.co_holders[sources] < 0), "R-COW-2: the last holder of a block copied it"
         self.shared_edges -= sources.size
         self.fences.merge(sources, fences)
         for source in sources.tolist():

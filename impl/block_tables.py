@@ -158,9 +158,9 @@ class BlockTables:
         """Return a row's blocks. A view."""
         return self.table[row, : blocks_needed(self.allocated.item(row), self.paging.block_size)]
 
-    def start_sharing(self, weights: int) -> Knowledge:
-        """Note from now on what is known of tokens; rows so far have been told none, under this weights epoch."""
-        self.knowledge = Knowledge(self.allocated.size, weights)
+    def start_sharing(self, published: int) -> Knowledge:
+        """Note from now on what is known of tokens; rows so far have been told none, and published so many blocks."""
+        self.knowledge = Knowledge(self.allocated.size, published)
         return self.knowledge
 
     def fences_of(self, row: int) -> list[int]:

@@ -53,10 +53,10 @@ def blocks_to_extend(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int6
 def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation: int) -> Extension | None:
     """Extend by one position each; None, and nothing changed, where a row must copy its tail first."""
     rows = batch.rows
-    length = tables.allocated[rows]
+    length = tables.allocated.take(rows)  # 1.3 us for 2,000, where an index costs 1.8
     index, offset = tables.paging.locate(length)
     full = offset == 0
-    if pool.shared_edges and np.count_nonzero((pool.co_holders[tables.tail[rows]] > 0) & ~full):
+    if pool.shared_edges and np.count_nonzero((pool.co_holders.take(tables.tail.take(rows)) > 0) & ~full):
         return None
     growing = full.nonzero()[0]
     blocks, edits = NO_BLOCKS, NO_EDITS
@@ -70,7 +70,7 @@ def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation
         tables.tail[grown_rows] = taken
         blocks = taken.astype(np.int32)
         edits = Edits(batch.device_rows[growing], columns.astype(np.int32), blocks)
-    slots = tables.tail[rows]
+    slots = tables.tail.take(rows)
     slots *= tables.paging.block_size
     slots += offset
     length += 1
@@ -105,7 +105,9 @@ def _extend(tables: BlockTables, pool: BlockPool, batch: Batch, counts: Int64Arr
     copies, edits, growth = NO_COPIES, NO_EDITS, taken
     if plan.copying.size:
         copies = _copy_tails(tables, pool, batch, rows, plan, taken)
-        growth = np.delete(taken, plan.targets)
+        behind = np.ones(total, bool)
+        behind[plan.targets] = False
+        growth = taken[behind]
     if total:
         new = cells(rows, plan.have, plan.growth)
         tables.table[new] = growth
@@ -139,9 +141,9 @@ def _copying(tables: BlockTables, pool: BlockPool, rows: IndexArray, length: Int
         return writers
     tails = tables.tail[rows[writers]]
     order = np.argsort(tails, kind="stable")
-    _, starts, sizes = np.unique(tails[order], return_index=True, return_counts=True)
+    in_order = tails[order]
     rank = np.empty(writers.size, np.intp)  # how many writers of the same tail come before
-    rank[order] = np.arange(writers.size) - np.repeat(starts, sizes)
+    rank[order] = np.arange(writers.size) - in_order.searchsorted(in_order)
     return writers[rank < pool.co_holders[tails]]
 
 

@@ -59,8 +59,8 @@ class RowsToPublish:
         blocks = self.tables.table[self.rows, self.first].astype(np.intp)
         parents = self.tables.table[self.rows, self.first - 1].astype(np.intp)
         plain = self._plain(blocks, parents)
-        if plain.all():
-            self._publish_leaves(plain.nonzero()[0], blocks, parents)
+        if np.count_nonzero(plain) == plain.size:
+            self._insert_leaves(blocks, parents, self.rows, self.reach)
             return Publication(blocks.astype(np.int32), NO_MERGES, NO_EDITS, NO_BLOCKS)
         together, begin = plain.nonzero()[0], 0
         for place in (~plain).nonzero()[0].tolist():
@@ -84,26 +84,33 @@ class RowsToPublish:
         for place in places[~still].tolist():
             self._publish_row(place)
         places = places[still]
-        leaves, rows, reach = blocks[places], self.rows[places], self.reach[places]
-        self.sharing.index.insert_leaves(leaves, parents[places])
+        self._insert_leaves(blocks[places], parents[places], self.rows[places], self.reach[places])
+        self.published |= {
+            place: [block] for place, block in zip(places.tolist(), blocks[places].tolist(), strict=True)
+        }
+
+    def _insert_leaves(self, leaves: IndexArray, parents: IndexArray, rows: IndexArray, reach: Int64Array) -> None:
+        """Publish a block for each of these rows, behind a parent without a child."""
+        self.sharing.index.insert_leaves(leaves, parents)
         self._retain(leaves)
         self.sharing.knowledge.published[rows] = reach
-        self.published |= dict(zip(places.tolist(), leaves[:, None].tolist(), strict=True))
         if self.pool.fences.newest_held >= self.pool.launches.oldest:
             for row, end in zip(rows.tolist(), reach.tolist(), strict=True):
                 cover_chain(self.tables, self.pool, row, end)
 
     def _plain(self, blocks: IndexArray, parents: IndexArray) -> NDArray[np.bool_]:
         """Return which rows have one block to publish, of theirs alone, with a key that nobody has or will have."""
-        plain: NDArray[np.bool_] = (self.reach == self.first + 1) & (self.first > 0)
-        plain &= self.pool.co_holders[blocks] == 0
-        if self.pool.copy_readers:
-            plain &= ~np.isin(blocks, list(self.pool.copy_readers))
-        plain &= ~self.sharing.index.published[blocks]
-        plain &= self.sharing.index.childless(parents)
-        if len(set(parents.tolist())) < parents.size:
-            _, inverse, counts = np.unique(parents, return_inverse=True, return_counts=True)
-            plain &= counts[inverse] == 1
+        pool, index = self.pool, self.sharing.index
+        plain: NDArray[np.bool_] = (self.reach - self.first == 1) & (self.first > 0)
+        plain &= ~index.published.take(blocks)
+        plain &= index.childless(parents)
+        if pool.copy_readers:
+            plain &= ~np.isin(blocks, list(pool.copy_readers))
+        if pool.shared_edges:
+            plain &= pool.co_holders.take(blocks) == 0
+            if np.count_nonzero(pool.co_holders.take(parents)):  # else no two of these rows have one parent
+                _, inverse, counts = np.unique(parents, return_inverse=True, return_counts=True)
+                plain &= counts[inverse] == 1
         return plain
 
     def _retain(self, blocks: IndexArray) -> None:

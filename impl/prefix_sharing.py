@@ -24,10 +24,11 @@ from .events import Event, EventLog
 from .inspect import Holding, who_holds
 from .invariants import CorruptState, check
 from .journal import JournalWriter
+from .knowledge import CLOSED
 from .publication import publish
 from .refusals import Duplicate, Empty, InvalidArgument, NoSpace, TooLong, Unknown
 from .results import Added, Publication
-from .sharing import NEVER, Sharing
+from .sharing import Sharing
 from .sharing_invariants import check_sharing
 from .views import CacheViews
 
@@ -138,7 +139,7 @@ class PrefixSharing(CacheViews):
         for blocks in sharing.pins.values():
             self._drop_pin(blocks)
         sharing.pins.clear()
-        sharing.knowledge.now += 1
+        sharing.knowledge.close()
         freed = idle_blocks.unpublish_all(self._pool).astype(np.int32)
         if self._journal is not None:
             self._journal.clear(freed.tolist())
@@ -198,7 +199,7 @@ class PrefixSharing(CacheViews):
         sharing.index.store(taken, ids[hits.size * self.block_size :])
         blocks = (np.concatenate((hits, taken)) if hits.size else taken).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks)
-        sharing.knowledge.begin(row, count, salt, self._weights(), hits.size)
+        sharing.knowledge.begin(row, count, salt, hits.size if self._prefix_cache else CLOSED)
         tables.launched[row] = hits.size * self.block_size
         if self._journal is not None:
             self._journal.add(name, count, taken.tolist(), tokens=ids.tolist(), salt=salt, hits=hits.tolist())
@@ -208,7 +209,7 @@ class PrefixSharing(CacheViews):
     def _begin_unknown(self, row: int, salt: int) -> None:
         """Note a sequence that was added by a count: it may be told its ids later."""
         sharing = self._sharing or self._start_sharing()
-        sharing.knowledge.begin(row, 0, salt, self._weights())
+        sharing.knowledge.begin(row, 0, salt, 0 if self._prefix_cache else CLOSED)
 
     def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray]:
         """Return (need, available, hits) of a prompt."""
@@ -227,11 +228,6 @@ class PrefixSharing(CacheViews):
         freed = self._pool.drop(blocks, 0, [0] * self._launches.streams)
         return freed.astype(np.int32) if freed.size else NO_BLOCKS
 
-    def _weights(self) -> int:
-        """Return the weights epoch that a sequence begins under."""
-        assert self._sharing is not None
-        return self._sharing.knowledge.now if self._prefix_cache else NEVER
-
     def _start_sharing(self) -> Sharing:
         """Make what sharing needs; sequences that are live were told counts, without a salt."""
         try:
@@ -241,7 +237,7 @@ class PrefixSharing(CacheViews):
             raise InvalidArgument(
                 f"no memory for the token ids of {size}: share no prefixes, or ask for less"
             ) from None
-        self._sharing = Sharing(index, self._tables.start_sharing(0 if self._prefix_cache else NEVER))
+        self._sharing = Sharing(index, self._tables.start_sharing(0 if self._prefix_cache else CLOSED))
         return self._sharing
 
     def _conserve(self) -> None:

@@ -43,15 +43,18 @@ def publish(
     knowledge, rows = sharing.knowledge, batch.rows
     if rows.size == 1 and isinstance(counts, int):
         return _publish_one(tables, pool, sharing, batch, tokens, retention)
-    known = knowledge.known[rows]
+    known, allocated = knowledge.known.take(rows), tables.allocated.take(rows)
     ends: Int64Array = known + counts
-    _refuse(bool(np.count_nonzero(ends > tables.allocated[rows])), retention)
+    newest = not np.count_nonzero(ends != allocated)  # what is told is all there is, as in each step of decoding
+    _refuse(not newest and bool(np.count_nonzero(ends > allocated)), retention)
     if tokens.size:
-        _learn(tables, sharing.index, rows, known, counts, tokens)
+        if newest and isinstance(counts, int) and counts == 1:
+            _learn_newest(tables, sharing.index, rows, known, tokens)
+        else:
+            _learn(tables, sharing.index, rows, known, counts, tokens)
         knowledge.known[rows] = ends
     reach, _ = tables.paging.locate(np.minimum(ends, _written(tables, pool, batch)))
-    reach[knowledge.weights[rows] != knowledge.now] = 0
-    first = knowledge.published[rows]
+    first = knowledge.published.take(rows)
     places = (reach > first).nonzero()[0]
     if not places.size:
         return NO_PUBLICATION
@@ -82,8 +85,6 @@ def _publish_one(
     if tokens.size:
         _learn(tables, index, batch.rows, np.array([known]), tokens.size, tokens)
         knowledge.known[row] = end
-    if knowledge.weights.item(row) != knowledge.now:
-        return NO_PUBLICATION
     done = _written_of(tables, pool, row) if pool.launches.in_flight else tables.launched.item(row)
     first, reach = knowledge.published.item(row), min(end, done) // tables.paging.block_size
     if reach <= first:
@@ -126,22 +127,25 @@ def _learn(
     counts: int | Int64Array,
     ids: Int32Array,
 ) -> None:
-    """Write ids to the blocks of their positions. What is published stays as it is (R-COW-4)."""
+    """Write ids to the blocks of their positions."""
     positions = known
     if not isinstance(counts, int) or counts != 1:
         rows, positions = cells(rows, known, np.broadcast_to(np.asarray(counts), rows.shape))
     columns, offsets = tables.paging.locate(positions)
-    blocks = tables.table[rows, columns]
-    fixed = index.published[blocks]
-    if np.count_nonzero(fixed):
-        blocks, offsets, ids = blocks[~fixed], offsets[~fixed], ids[~fixed]
-    index.tokens[blocks, offsets] = ids
+    index.tell(tables.table[rows, columns].astype(np.intp), offsets, ids)
+
+
+def _learn_newest(
+    tables: BlockTables, index: PrefixIndex, rows: IndexArray, positions: Int64Array, ids: Int32Array
+) -> None:
+    """Do so where each row is told the id of its last position: that is in the tail."""
+    index.tell(tables.tail.take(rows), tables.paging.locate(positions)[1], ids)
 
 
 def _written(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int64Array:
     """Return how many leading positions of each row retired launches have written. O(batch + rows in flight)."""
     rows, in_flight = batch.rows, pool.launches.in_flight
-    done = tables.launched[rows]
+    done = tables.launched.take(rows)
     if not in_flight:
         return done
     if rows.size <= FEW:

@@ -16,8 +16,6 @@ from .block_tables import BlockTables
 from .knowledge import Knowledge
 from .prefix_index import PrefixIndex
 
-NEVER = -1  # a weights epoch that never comes: what began under it is not published
-
 
 @dataclass(slots=True)
 class Sharing:

@@ -12,6 +12,7 @@ import numpy as np
 from .block_pool import UNHELD, BlockPool
 from .block_tables import BlockTables
 from .invariants import must
+from .knowledge import CLOSED
 from .prefix_index import PrefixIndex
 from .retention import CLASSES, Retention
 from .sharing import Sharing
@@ -108,11 +109,11 @@ def _check_chains(tables: BlockTables, sharing: Sharing) -> None:
 def _check_knowledge(tables: BlockTables, sharing: Sharing) -> None:
     knowledge, index = sharing.knowledge, sharing.index
     for name, row in tables.names.row_of.items():
-        known, weights = knowledge.known.item(row), knowledge.weights.item(row)
+        known, published = knowledge.known.item(row), knowledge.published.item(row)
         must(0 <= known <= tables.allocated.item(row), f"R-CAP-2: sequence {name} knows more than is allocated")
-        must(weights <= knowledge.now, f"R-HASH-6: sequence {name} began under weights that are not there yet")
-        if weights == knowledge.now:
-            blocks = tables.blocks(row)[: knowledge.published.item(row)]
+        if published != CLOSED:
+            blocks = tables.blocks(row)[:published]
+            must(published == blocks.size, f"R-HASH-3: sequence {name} has published more blocks than it has")
             must(bool(index.published[blocks].all()), f"R-HASH-3: sequence {name} takes blocks for published")
             same = not blocks.size or index.salts[blocks[0]] == knowledge.salts[row]
             must(bool(same), f"R-HASH-1: sequence {name} holds blocks of another salt")

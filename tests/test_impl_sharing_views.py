@@ -184,7 +184,7 @@ CORRUPTIONS: list[tuple[Callable[[BlockCache], None], str]] = [
     (in_knowledge("known", 2, 3), r"a row without sequence knows tokens"),
     (in_knowledge("published", 1, 3), r"R-HASH-3: sequence 2 takes blocks for published"),
     (in_knowledge("salts", 1, 3), r"R-HASH-1: sequence 2 holds blocks of another salt"),
-    (in_knowledge("weights", 1, 3), r"R-HASH-6"),
+    (in_knowledge("published", 1, 9), r"R-HASH-3: sequence 2 has published more blocks than it has"),
 ]
 
 
