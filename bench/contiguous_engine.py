@@ -60,7 +60,7 @@ class ContiguousEngine:
         for seq in names:
             self._known(seq)
         if len(names) > self._free:
-            raise NoSpace(f"{len(names)} slots are needed and {self._free} are free")
+            raise NoSpace(f"slots needed: {len(names)}, free: {self._free}")
         for seq in names:
             self._grow(seq)
         return len(names)
@@ -68,7 +68,7 @@ class ContiguousEngine:
     def launch(self, seqs: Int64Array, counts: Int64Array) -> int:
         """See `Engine`."""
         if len(self._in_flight) >= self._launches_in_flight:
-            raise Busy(f"{len(self._in_flight)} launches are in flight")
+            raise Busy(f"launches in flight: {len(self._in_flight)}")
         rows = list(zip(seqs.tolist(), counts.tolist(), strict=True))
         for seq, count in rows:
             self._known(seq)

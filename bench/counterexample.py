@@ -37,6 +37,7 @@ from pagedkv.spec.alphabet import (
     from_json,
     to_json,
 )
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import FOREIGN_RULES
 from pagedkv.spec.outcome import Outcome
@@ -74,7 +75,9 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     else:
         ends = f"{rule} {'does not hold' if broken else 'held this time'}"
     caption = sentence_of(finding.case, rule)
-    table = Table(title=escape(one_line(f"{ends} after {len(told)} operations")), caption=caption, title_justify="left")
+    table = Table(
+        title=escape(one_line(f"{ends} after {counted(len(told), 'operation')}")), caption=caption, title_justify="left"
+    )
     for heading in ("step", "operation", "outcome"):
         table.add_column(heading, overflow="fold")
     for heading in ("free", "held", "quarantined"):

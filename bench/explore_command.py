@@ -41,6 +41,7 @@ from pagedkv.bench.search_options import (
 )
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.calls import patience
+from pagedkv.spec.counts import counted
 from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.manager import lacks
 from pagedkv.spec.moves import Scope
@@ -193,7 +194,8 @@ def _print(report: Report, settings: AnySettings, target: str) -> None:
     else:
         end = f"every state visited, no rule broken{', but not everything was tried' if holes else ''}"
     console.print(
-        f"{report.states:,} states, {report.edges:,} edges, depth {report.depth}, {report.seconds:.1f} s: {end}",
+        f"{counted(report.states, 'state')}, {counted(report.edges, 'edge')}, depth {report.depth}, "
+        f"{report.seconds:.1f} s: {end}",
         soft_wrap=True,
     )
     for hole in holes:

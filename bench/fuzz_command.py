@@ -32,6 +32,7 @@ from pagedkv.bench.targets import Target, load_target, plan_of, shows_itself, tr
 from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.fuzz import HIT, AnyPlan, Plan, Tally, fuzz
 from pagedkv.spec.machine import Hunted, hunt
@@ -177,7 +178,7 @@ def _look(
             return Tally(), finding, hunted
 
     def show_progress(tally: Tally) -> None:
-        spinner.says(f"{tally.runs:,} runs, {tally.operations:,} operations")
+        spinner.says(f"{counted(tally.runs, 'run')}, {counted(tally.operations, 'operation')}")
 
     tally = fuzz(
         plan,
@@ -220,18 +221,20 @@ def _print(tally: Tally, plan: AnyPlan, target: str, hunted: Hunted, *, found: b
     console = Console()
     judge = "lock-step with the spec" if plan.lock_step else JUDGED_FROM_OUTSIDE
     if not tally.runs and not tally.lost:
-        looked = f"found by Hypothesis in {hunted.operations:,} operations, {hunted.seconds:.1f} s"
+        looked = f"found by Hypothesis in {counted(hunted.operations, 'operation')}, {hunted.seconds:.1f} s"
         console.print(f"fuzz {target}: {looked}; {judge}", soft_wrap=True, markup=False)
         return
     rate = tally.operations / tally.seconds if tally.seconds else 0
     console.print(
-        f"fuzz {target}: {tally.runs:,} runs, {tally.operations:,} operations, {tally.seconds:.1f} s "
+        f"fuzz {target}: {counted(tally.runs, 'run')}, {counted(tally.operations, 'operation')}, {tally.seconds:.1f} s "
         f"({rate:,.0f} a second); {judge}",
         soft_wrap=True,
         markup=False,
     )
     if hunted.operations:
-        looked = f"before that Hypothesis: {hunted.operations:,} operations, {hunted.seconds:.1f} s, nothing found"
+        looked = (
+            f"before that Hypothesis: {counted(hunted.operations, 'operation')}, {hunted.seconds:.1f} s, nothing found"
+        )
         console.print(looked, soft_wrap=True, highlight=False)
     table = Table("operation", "fired", "refused", title_justify="left")
     left_out = plan.lacks if isinstance(plan, Plan) else frozenset()

@@ -15,6 +15,7 @@ from typing import Any
 
 from pagedkv.bench.failures import one_line
 from pagedkv.bench.grid import CellSettings, Failed, Figures
+from pagedkv.spec.counts import counted
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -128,5 +129,5 @@ def _figures_of(row: GridRow) -> dict[str, Any]:
 
 def in_words(settings: CellSettings) -> str:
     """Name a cell within its trace."""
-    blocks = f"{settings.replay.blocks:,} blocks" if settings.replay.blocks else "blocks for all"
+    blocks = counted(settings.replay.blocks, "block") if settings.replay.blocks else "blocks for all"
     return f"{settings.policy.value}, {blocks} of {settings.replay.block_size:,}"

@@ -21,6 +21,7 @@ from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.bench.search_options import output_folder
 from pagedkv.bench.targets import look_here
+from pagedkv.spec.counts import counted
 from pagedkv.spec.refusals import Broken
 from rich.console import Console
 from rich.table import Table
@@ -71,8 +72,8 @@ def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner
     facts["version"] = peer.version()
 
     def show_progress(campaign: Campaign) -> None:
-        found = f", {len(campaign.findings)} rules broken" if campaign.findings else ""
-        spinner.says(f"{peer.name}: {campaign.operations:,} operations{found}")
+        found = f", {counted(len(campaign.findings), 'rule')} broken" if campaign.findings else ""
+        spinner.says(f"{peer.name}: {counted(campaign.operations, 'operation')}{found}")
 
     spinner.says(f"{peer.name}: importing {peer.package}")
     printed = (out / peer.folder / "printed.txt").absolute()
@@ -149,10 +150,11 @@ def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
         claims = f"; claims {peer['discipline']}" if peer["discipline"] else ""
         left_out = f"; not offered: {', '.join(peer['not_offered'])}" if peer["not_offered"] else ""
         ended = f"; ended early: {peer['ended']}" if peer["ended"] else ""
-        yield f"{name}: {peer['operations']:,} operations in {peer['runs']:,} runs{claims}{left_out}{ended}"
+        runs = f"{counted(peer['operations'], 'operation')} in {counted(peer['runs'], 'run')}"
+        yield f"{name}: {runs}{claims}{left_out}{ended}"
         yield from (f"  CRASH, not told by operations: {one_line(death)}" for death in peer["untraced"])
         for finding in peer["findings"]:
-            yield f"  {finding['rule']} broken in {finding['length']} operations: {finding['detail']}"
+            yield f"  {finding['rule']} broken in {counted(finding['length'], 'operation')}: {finding['detail']}"
             yield f"    {finding['report']}"
 
 

@@ -24,6 +24,7 @@ from pagedkv.bench.show_strips import (
     legend_handles,
     words_below,
 )
+from pagedkv.spec.counts import counted
 
 DOTS_AN_INCH = 110
 LEFT_INCHES = 1.0
@@ -124,9 +125,9 @@ def _heading(film: Film, columns: int) -> list[str]:
     config = film.config
     sizes = ", ".join(
         [
-            f"{_count(config.blocks, 'block')} of {_count(config.block_size, 'slot')}",
-            _count(config.streams, "stream"),
-            f"{_count(film.steps, 'operation')} that broke no rule",
+            f"{counted(config.blocks, 'block')} of {counted(config.block_size, 'slot')}",
+            counted(config.streams, "stream"),
+            f"{counted(film.steps, 'operation')} that broke no rule",
         ]
     )
     lines = [_printable(film.title), f"{sizes}."]
@@ -143,7 +144,7 @@ def _heading(film: Film, columns: int) -> list[str]:
         most = [max(series, default=0) for series in film.counts]
         lines.append(
             f"At most at once: {most[0]:,} held by one, {most[1]:,} shared, {most[2]:,} quarantined, {most[3]:,} idle; "
-            f"{most[4]:,} launches in flight. {len(film.copies):,} copies."
+            f"{counted(most[4], 'launch', 'launches')} in flight. {counted(len(film.copies), 'copy', 'copies')}."
         )
     return [part for line in lines for part in textwrap.wrap(line, columns)]
 
@@ -159,10 +160,6 @@ def _verdict(film: Film, columns: int) -> list[str]:
 
 def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text).replace("$", r"\$")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'s' * (number != 1)}"
 
 
 def _nth(number: int) -> str:

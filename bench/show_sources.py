@@ -17,6 +17,7 @@ from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
 from pagedkv.spec.asking import table_of
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.manager import Observation
@@ -70,7 +71,7 @@ def _claims(record: Record) -> dict[Block, Cell]:
 def film_of_counterexample(finding: Finding) -> Film:
     """Run a trace again and film it up to the step that breaks a rule."""
     config = finding.case.config
-    title = f"{finding.broken.rule} after {len(finding.trace)} operations"
+    title = f"{finding.broken.rule} after {counted(len(finding.trace), 'operation')}"
     try:
         world = finding.case.start()
     except Exception:  # noqa: BLE001  (a stranger's constructor may raise anything)

@@ -16,6 +16,7 @@ from pagedkv.bench.scheduler_search import SCHEDULERS, scheduler_scope, settings
 from pagedkv.bench.search_options import OUT_DEFAULT, Out, end_in_counterexample, output_folder
 from pagedkv.bench.verify_journals import audit_random_runs
 from pagedkv.spec.calls import patience
+from pagedkv.spec.counts import counted
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import Plan, fuzz
 from pagedkv.spec.machine import Hunted, hunt
@@ -104,7 +105,7 @@ def _walk(name: str, settings: Settings, share: float) -> Checked:
     config, end = settings.scope.config, "" if report.complete else f"; stopped at depth {report.depth}"
     scope = (
         f"{config.blocks} blocks, B = {config.block_size}, {settings.scope.sequences} sequences, "
-        f"{settings.scope.tokens} tokens, {config.launches} in flight, {config.streams} streams{end}"
+        f"{settings.scope.tokens} tokens, {config.launches} in flight, {counted(config.streams, 'stream')}{end}"
     )
     return Checked(name, scope, f"{report.states:,} states, {report.edges:,} edges", report.seconds, result, finding)
 

@@ -71,9 +71,7 @@ def test_explore_walks_a_world_that_can_be_counted_by_hand(capsys: Captured) -> 
 def test_explore_holds_and_says_what_it_met(capsys: Captured) -> None:
     facts = searched(0, "explore", *SMALL, "--launches", "1", "--batch", "2", *ONE)
     out = capsys.readouterr().out
-    assert out.startswith(
-        "explore impl: 2 blocks, B = 1, 2 sequences of up to 2 tokens, 1 launches in flight, 2 streams"
-    )
+    assert out.startswith("explore impl: 2 blocks, B = 1, 2 sequences of up to 2 tokens, 1 launch in flight, 2 streams")
     assert "lock-step with the spec" in out
     assert (facts["target"], facts["lock_step"], facts["pairs"], facts["holes"]) == ("impl", True, False, [])
     assert (facts["rule"], facts["counterexample_length"]) == (None, None)
