@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pagedkv.bench.engines import EngineOptions, Holding, Usage
 from pagedkv.bench.traces import Int64Array
 from pagedkv.impl.refusals import BadCount, Busy, Duplicate, NoSpace, Unknown, UnknownLaunch
+from pagedkv.spec.counts import counted
 
 
 class ContiguousEngine:
@@ -45,7 +46,7 @@ class ContiguousEngine:
         if seq in self._start:
             raise Duplicate(f"sequence {seq} is live already")
         if tokens > self._free:
-            raise NoSpace(f"sequence {seq} needs {tokens} slots and {self._free} are free")
+            raise NoSpace(f"sequence {seq} needs {counted(tokens, 'slot')} and {self._free} are free")
         at = self._first_fit(tokens)
         if at is None:
             self._compact(None)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .calls import call
+from .counts import counted
 from .foreign_alphabet import Finish, Operation, describe
 from .foreign_asking import complete, free_blocks, rows_read, schedule
 from .foreign_device import Device
@@ -132,7 +133,7 @@ class ForeignWorld:
         """R-OWN-3, where it tells: more blocks free than there are means that one was let go twice."""
         free = free_blocks(self.scheduler)
         if free is not None and free > self.config.blocks:
-            raise Broken("R-OWN-3", f"{free} blocks are free or cached, of {self.config.blocks}")
+            raise Broken("R-OWN-3", f"free or cached are {free} blocks, of {self.config.blocks}")
 
     def _guard(self, operation: Operation) -> None:
         match operation:
@@ -236,7 +237,8 @@ class ForeignWorld:
         tokens = max(served.taken, served.at_most)
         if tokens < served.end:
             raise Broken(
-                served.blames, f"request {request} finishes with {tokens} tokens of {served.end}, its prompt's included"
+                served.blames,
+                f"request {request} finishes with {counted(tokens, 'token')} of {served.end}, its prompt's included",
             )
         self.left[request] = FINISHED
 
@@ -253,7 +255,7 @@ class ForeignWorld:
         rounds = 0
         while self.live or self.device.flights:
             if rounds == at_most:
-                raise Broken("R-PRE-3", f"requests {sorted(self.live)} are there after {rounds} rounds")
+                raise Broken("R-PRE-3", f"requests {sorted(self.live)} are there after {counted(rounds, 'round')}")
             rounds += 1
             if self.live and len(self.device.flights) < self.limits.steps_ahead:
                 before = self.state.issued
@@ -271,7 +273,7 @@ class ForeignWorld:
         """
         blocks, free = self.config.blocks, free_blocks(self.scheduler)
         if free is not None and free != blocks:
-            raise Broken("R-OWN-4", f"all are gone, and {free} of {blocks} blocks are free or cached")
+            raise Broken("R-OWN-4", f"all are gone, and free or cached are {free} of {counted(blocks, 'block')}")
         if self.longest <= 1:  # no request fits
             return
         request = Request(LONGEST_ID + len(self.left), self.longest - 1, 1)
@@ -281,7 +283,7 @@ class ForeignWorld:
             if broken.rule != "R-PRE-3":
                 raise
             ForeignWorld(self.config, self.limits, self.fresh(), self.fresh).serve_alone(request)
-            what = f"all were gone, and a request of {request.prompt_length} tokens is not served"
+            what = f"all were gone, and a request of {counted(request.prompt_length, 'token')} is not served"
             raise Broken("R-OWN-4", f"{what}: {broken.detail}") from None
 
     def serve_alone(self, request: Request) -> None:
