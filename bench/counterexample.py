@@ -19,7 +19,7 @@ from pagedkv.bench.result_files import write_whole
 from pagedkv.bench.scheduler_search import case_from_json, case_to_json
 from pagedkv.bench.show_files import write_picture
 from pagedkv.bench.show_sources import film_of_counterexample
-from pagedkv.bench.targets import load_target
+from pagedkv.bench.targets import load_target, of_another_kind
 from pagedkv.impl.journal import JournalWriter
 from pagedkv.spec.alphabet import (
     Add,
@@ -40,6 +40,7 @@ from pagedkv.spec.alphabet import (
 from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import FOREIGN_RULES
+from pagedkv.spec.manager import Manager
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.outside import OUTSIDE
 from pagedkv.spec.refusals import Broken
@@ -251,7 +252,10 @@ def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
             operations = tuple(from_json(each) for each in words)
             _possible_somewhere(operations, config)
             aside = frozenset(map(str, _field(text, "aside", list) if "aside" in text else ()))
-            case = Case(config, load_target(target), _field(text, "lock_step", bool), aside)
+            factory = load_target(target)
+            if another := of_another_kind(factory, f"--target {target}", Manager):
+                raise another
+            case = Case(config, factory, _field(text, "lock_step", bool), aside)
         broken = Broken(_field(text, "rule", str), _field(text, "detail", str))
     except (ValueError, RecursionError) as error:
         raise BadInput(where, str(error), "mend it, or run the search again") from error

@@ -31,7 +31,7 @@ def is_foreign(factory: Callable[..., Any], where: str) -> bool:
         if isinstance(found, ForeignScheduler):
             made(lambda _config, _limits: found, *TRIED)
     except Broken as broken:
-        remedy = "it is called with a Config and Limits and gives a ForeignScheduler"
+        remedy = "it is called with a Config and Limits and gives a ForeignScheduler (pagedkv.spec.foreign_scheduler)"
         raise BadInput(where, broken.detail.removeprefix(f"{where}: "), remedy) from broken
     if not isinstance(found, ForeignScheduler | Scheduler):
         what = f"gives {one_line(repr(found))[:60]}"

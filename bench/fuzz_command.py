@@ -194,10 +194,10 @@ def _look(
 
 
 def _run_again(path: Path, other: str | None, json_file: Path | None, command: str) -> None:
-    saved, target = load(path, other)
     console = Console()
-    case = saved.case
     with patience():
+        saved, target = load(path, other)
+        case = saved.case
         if case.lock_step and not _shows_itself(case):
             console.print("this manager does not show its state: it is judged from outside", soft_wrap=True)
             case = case._replace(lock_step=False)

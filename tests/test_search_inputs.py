@@ -158,6 +158,12 @@ def test_a_trace_of_a_manager_that_shows_nothing_is_judged_by_contents(capsys: C
     assert "it is judged from outside" in capsys.readouterr().out
 
 
+def test_a_trace_of_a_manager_is_not_run_on_a_scheduler(capsys: Captured) -> None:
+    Path("trace.json").write_text(_with(), encoding="utf-8")
+    target = "foreign_scheduler_adapter:ForeignEngine"
+    assert "drive it by" in refused(capsys, "fuzz", "--again", "trace.json", "--target", target)
+
+
 def test_a_rule_that_nobody_knows_spoils_no_terminal(capsys: Captured) -> None:
     Path("trace.json").write_text(_with(rule="[/b]\x1b[2J", detail="[/b]\n\x1b[2J"), encoding="utf-8")
     assert run(["fuzz", "--again", "trace.json"]) == 0
