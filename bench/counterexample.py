@@ -54,7 +54,7 @@ from rich.markup import escape
 from rich.table import Table
 
 KIND = "pagedkv trace"
-TRACE_SUFFIX = ".trace.json"
+ENDINGS = TRACE, JOURNAL, PICTURE = (".trace.json", ".journal.jsonl", ".png")  # of the files of a counterexample
 VERSION = 1
 LARGEST = Config(blocks=4096, block_size=4096, streams=8, launches=64)  # that a search takes, or a trace may ask for
 
@@ -151,18 +151,21 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str, *
         facts["operations"] = [to_json(operation) for operation in finding.trace]
     content = (json.dumps(facts, indent=2) + "\n").encode()
     stem = _stem(directory, f"{finding.broken.rule}-{len(finding.trace)}", content)
-    trace = directory / f"{stem}{TRACE_SUFFIX}"
+    trace = directory / f"{stem}{TRACE}"
     write_whole(trace, content)
-    journal = _journal_of(config, list(told), directory / f"{stem}.journal.jsonl")
-    picture = _draw(finding, directory / f"{stem}.png") if drawn else None
+    journal = _journal_of(config, list(told), directory / f"{stem}{JOURNAL}")
+    picture = _draw(finding, directory / f"{stem}{PICTURE}") if drawn else None
     return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
 
 
 def _stem(directory: Path, wished: str, content: bytes) -> str:
-    """Return a name for the files of a counterexample under which no other one lies."""
+    """Return a name for the files of a counterexample under which nothing lies, or the very same one."""
     stems = (wished if number == 1 else f"{wished}-{number}" for number in itertools.count(1))
-    traces = ((stem, directory / f"{stem}{TRACE_SUFFIX}") for stem in stems)
-    return next(stem for stem, trace in traces if not trace.exists() or trace.read_bytes() == content)
+    for stem in stems:
+        there = [ending for ending in ENDINGS if (directory / f"{stem}{ending}").exists()]
+        if not there or (TRACE in there and (directory / f"{stem}{TRACE}").read_bytes() == content):
+            return stem
+    raise AssertionError("numbers do not end")
 
 
 def _draw(finding: Finding, picture: Path) -> Path | None:
@@ -224,6 +227,12 @@ def _journal_sharing(writer: JournalWriter, operation: Publish | Pin | Unpin | C
             writer.unpin(handle, freed)
         case Clear():
             writer.clear(freed)
+
+
+def beside(trace: Path) -> list[Path]:
+    """Return a counterexample's files by the name of its trace file, itself among them."""
+    stem = trace.name.removesuffix(TRACE)
+    return [trace, *(trace.with_name(f"{stem}{ending}") for ending in ENDINGS)]
 
 
 def load(path: Path, other: str | None = None) -> tuple[Finding, str]:

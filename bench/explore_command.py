@@ -11,6 +11,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench.counterexample import ENDINGS
 from pagedkv.bench.dask_workers import Dask, refuse_beside_dask
 from pagedkv.bench.explore_scopes import (
     SCHEDULER_SIZES,
@@ -97,7 +98,7 @@ def explore_command(
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, endings=ENDINGS)
     refuse_beside_dask(context, "workers")
     if scheduler:
         only_beside(context)

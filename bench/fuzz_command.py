@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from pagedkv.bench.counterexample import LARGEST, load, show
+from pagedkv.bench.counterexample import ENDINGS, LARGEST, beside, load, show
 from pagedkv.bench.dask_workers import Dask, DaskCrew, crew_of, refuse_beside_dask
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
@@ -104,13 +104,13 @@ def fuzz_command(
     one run. An operation that is offered and never fired in thousands fails the run: nothing was judged of it.
     """
     if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=[again] if again else [])
+        json_file = output_file(json_file, "--json", keep=beside(again) if again else [])
     if again is not None:
         given = context.get_parameter_source("target")
         other = target if given is not None and given.name == "COMMANDLINE" else None
         _run_again(again, other, json_file, invoked_as(context))
         return
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, endings=ENDINGS)
     refuse_beside_dask(context, "workers")
     if scheduler:
         only_beside(context)

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench.counterexample import ENDINGS
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.peer_process import PeerProcess
 from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
 from pagedkv.bench.peers_campaign import Campaign, run_campaign
-from pagedkv.bench.peers_report import BROKEN, cell, markdown, report_finding, verdicts
+from pagedkv.bench.peers_report import BROKEN, REPORT, cell, markdown, report_finding, verdicts
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.bench.search_options import output_folder
@@ -30,6 +31,7 @@ PEERS_EXAMPLE = "Example: pagedkv peers transformers vllm --operations 100000 --
 NAMES_HELP = f"Which: {', '.join(PEERS)}; impl; or package.module:class. By default all that are named."
 PEERS_OUT = Path("pagedkv-peers")
 PAGE = "peers.md"
+PRINTED = "printed.txt"
 COLUMNS_MAX = 3  # of peers in one table, so that it fits a terminal of 80 characters
 
 
@@ -51,7 +53,7 @@ def peers_command(
     look_here()
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file, [PAGE])
+    out = output_folder(out, json_file, [PAGE], endings=(*ENDINGS, REPORT, PRINTED))
     with LateSpinner("judging peers") as spinner:
         told = [_judge(peer, (operations, seed), out, invoked_as(context), spinner) for peer in peers]
     _print(told)
@@ -76,7 +78,7 @@ def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner
         spinner.says(f"{peer.name}: {counted(campaign.operations, 'operation')}{found}")
 
     spinner.says(f"{peer.name}: importing {peer.package}")
-    printed = (out / peer.folder / "printed.txt").absolute()
+    printed = (out / peer.folder / PRINTED).absolute()
     printed.parent.mkdir(parents=True, exist_ok=True)
     process = PeerProcess(peer, printed)
     try:

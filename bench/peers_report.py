@@ -17,6 +17,7 @@ from pagedkv.bench.peers import Peer
 from pagedkv.bench.result_files import write_whole
 from pagedkv.spec.traces import Finding, Told, tell
 
+REPORT = ".md"  # ends the name of a finding's text
 KEPT, BROKEN, NOT_OFFERED, NOT_MET = "kept", "broken", "not offered", "not met"
 
 
@@ -38,7 +39,7 @@ def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path,
         "own_calls": own_calls(told)[1:],
         **{what: str(name) for what, name in saved._asdict().items() if name},
     }
-    text = directory / peer.folder / f"{saved.trace.name.split('.')[0]}.md"
+    text = directory / peer.folder / f"{saved.trace.name.split('.')[0]}{REPORT}"
     write_whole(text, ("\n".join(_text(finding, peer, told, facts)) + "\n").encode())
     return facts | {"report": str(text)}
 

@@ -9,6 +9,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 from pagedkv.bench.adapter import Implementation
+from pagedkv.bench.counterexample import ENDINGS
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
@@ -56,7 +57,7 @@ def verify_command(
     """Check the implementation with every driver, its journals with the audit, and the kernels with their oracle."""
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, endings=ENDINGS)
     checks = [
         _exhaustive,
         _exhaustive_pairs,
