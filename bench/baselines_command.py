@@ -72,7 +72,7 @@ def baselines_command(
     facts = {"command": invoked_as(context), "trace": str(trace)} | _facts(settings, outcomes)
     _print(outcomes, settings, f"{trace.name}: {counted(len(requests_read), 'request')}")
     files = _write(out, outcomes, facts)
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
     console.print(f"{out}: {', '.join(files)}")
     console.print(facts["command"])
     if json_file is not None:
@@ -146,7 +146,7 @@ def _print(outcomes: list[Outcome], settings: BaselineSettings, title: str) -> N
         table.add_column(outcome.scheme, justify="right")
     for key, name, form in _ROWS:
         table.add_row(name, *(form.format(each[key]) for each in figures))
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     paging, reservation, growth = figures
     times = (

@@ -127,7 +127,7 @@ def run_compare(paths: Sequence[Path], json_file: Path | None = None) -> int:
     if json_file is not None:
         json_file = output_file(json_file, "--json", paths)
     found = compare(*paths)
-    render(found, Console())
+    render(found, Console(emoji=False))
     if json_file is not None:
         write_json(json_file, found.results())
     return found.exit_code

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pagedkv.bench import foreign_search
 from pagedkv.bench.failures import BadInput, one_line, quoted
-from pagedkv.bench.operation_words import told_in_words
+from pagedkv.bench.operation_words import told_in_words, world_in_words
 from pagedkv.bench.result_files import write_whole
 from pagedkv.bench.scheduler_search import case_from_json, case_to_json
 from pagedkv.bench.show_files import write_picture
@@ -69,7 +69,7 @@ class Saved(NamedTuple):
 
 
 def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broken | None) -> None:
-    """Print a counterexample as it was told: the rule, its sentence, and a line a step."""
+    """Print a counterexample as it was told: the rule, its sentence, a line a step, the world, what differs."""
     rule = broken.rule if broken else finding.broken.rule
     if rule == "CRASH":
         ends = "crash" if broken else "no crash this time"
@@ -81,7 +81,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     )
     for heading in ("step", "operation", "outcome"):
         table.add_column(heading, overflow="fold")
-    for heading in ("free", "held", "quarantined"):
+    for heading in ("free", "held", "neither" if isinstance(finding.case, ForeignCase) else "quarantined"):
         table.add_column(heading, justify="right")
     for number, step in enumerate(told, 1):
         last = broken is not None and number == len(told)
@@ -93,6 +93,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
             style="bold red" if last else "",
         )
     console.print(table)
+    console.print(f"world: {world_in_words(finding.case)}", soft_wrap=True, highlight=False)
     left_out = len(finding.trace) - len(told)
     if left_out and not broken:
         said = f"{left_out} of {len(finding.trace)} operations were not possible this time"

@@ -182,7 +182,7 @@ def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
 
 
 def _print(report: Report, settings: AnySettings, target: str) -> None:
-    console = Console()
+    console = Console(emoji=False)
     console.print(f"explore {target}: {report.scope}; {judge_in_words(settings)}", soft_wrap=True, markup=False)
     print_met(console, report.vocabulary, report.fired, report.refused)
     if isinstance(settings, Settings) and settings.lacks:

@@ -117,7 +117,7 @@ def explore_several(
 
 
 def _print(walks: Walks, target: str) -> None:
-    console = Console()
+    console = Console(emoji=False)
     settings = walks.settings[0]
     scopes, seconds = len(walks.outcomes), walks.seconds
     console.print(

@@ -21,6 +21,7 @@ from pagedkv.spec.requests import Limits
 from pagedkv.spec.scheduler import Scheduler
 from pagedkv.spec.state import Config
 
+WORDS = "finish: serve all that are there, then one request as long as the pool; hit, preemption: steps with one"
 TRIED = (Config(4, 4, launches=2), Limits(16, 4))  # the world in which a target is made to be looked at
 
 

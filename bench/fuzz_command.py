@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from pagedkv.bench.counterexample import ENDINGS, LARGEST, beside, load, show
 from pagedkv.bench.dask_workers import Dask, DaskCrew, crew_of, refuse_beside_dask
+from pagedkv.bench.foreign_search import WORDS
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
@@ -194,7 +195,7 @@ def _look(
 
 
 def _run_again(path: Path, other: str | None, json_file: Path | None, command: str) -> None:
-    console = Console()
+    console = Console(emoji=False)
     with patience():
         saved, target = load(path, other)
         case = saved.case
@@ -218,7 +219,7 @@ def _shows_itself(case: Case) -> bool:
 
 
 def _print(tally: Tally, plan: AnyPlan, target: str, hunted: Hunted, *, found: bool) -> None:
-    console = Console()
+    console = Console(emoji=False)
     judge = "lock-step with the spec" if plan.lock_step else JUDGED_FROM_OUTSIDE
     if not tally.runs and not tally.lost:
         looked = f"found by Hypothesis in {counted(hunted.operations, 'operation')}, {hunted.seconds:.1f} s"
@@ -244,6 +245,8 @@ def _print(tally: Tally, plan: AnyPlan, target: str, hunted: Hunted, *, found: b
         words = ", ".join(f"{reason} {count:,}" for reason, count in tally.refusals(kind).items())
         table.add_row(kind, *(("not offered", "-") if kind in never else (f"{tally.fired[kind]:,}", words or "-")))
     console.print(table)
+    if isinstance(plan, ForeignPlan):
+        console.print(WORDS, soft_wrap=True, highlight=False)
     if left_out:
         console.print(f"not offered: {', '.join(sorted(left_out))}", soft_wrap=True, markup=False)
     for seeds, why in tally.lost[:LOST_SHOWN_MAX]:

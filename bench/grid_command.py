@@ -229,11 +229,11 @@ def _runner(jobs: list[CellJob], workers: int, dask: str | None) -> Iterator[Ite
 def _report(rows: list[GridRow], out: Path, json_file: Path | None, command: str) -> None:
     """Print the table and write it."""
     facts = {"command": command, "code": code_version(), "cells": [row.as_json() for row in rows]}
-    print_tables(Console(), rows)
+    print_tables(Console(emoji=False), rows)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "grid.json", facts)
     write_whole(out / "grid.csv", as_csv(rows).encode())
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
     earlier = sum(row.earlier for row in rows)
     console.print(f"{counted(len(rows), 'cell')}, {earlier:,} of them from earlier runs; {out}: grid.json, grid.csv")
     console.print(command)

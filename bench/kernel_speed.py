@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     report = (_gpu if device.type == "cuda" else _cpu)(device, compiled=not options.no_compiled_peers)
     report["command"] = " ".join(["python -m pagedkv.bench.kernel_speed", *(arguments or sys.argv[1:])])
     text = as_markdown(report)
-    Console(soft_wrap=True).print(text, markup=False, highlight=False)
+    Console(emoji=False, soft_wrap=True).print(text, markup=False, highlight=False)
     if files is not None:
         write_json(files[0], report)
         files[1].write_text(text, encoding="utf-8")

@@ -157,7 +157,7 @@ def _print(model: ModelShape, facts: dict[str, Any], command: str, *, asked: boo
     table.add_column("meaning")
     for name, meaning in _meanings(model, facts).items():
         table.add_row(name, f"{facts[name]:,}", in_words(facts[name]), meaning, end_section=name == "device_bytes")
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     if "memory_bytes" in facts:
         for line in (*_fitting(facts), *([] if asked else [NOT_ASKED])):

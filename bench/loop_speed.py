@@ -160,7 +160,7 @@ def main(arguments: list[str] | None = None) -> int:
         table.add_row(part, f"{part_us:,.0f}")
     table.add_section()
     table.add_row(WHOLE, f"{whole_us:,.0f}")
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     console.print(f"{step_bytes:,} bytes go up in a step")
     target_us = TARGET_US * max(1.0, options.sequences / SEQUENCES)

@@ -59,7 +59,7 @@ def peers_command(
     _print(told)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / PAGE, ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
-    Console().print(f"table: {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
+    Console(emoji=False).print(f"table: {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
     if json_file is not None:
         write_json(json_file, {"peers": told, "command": invoked_as(context)})
     if any(peer["findings"] or peer.get("untraced") for peer in told):
@@ -116,7 +116,7 @@ def _reported(campaign: Campaign, process: PeerProcess, out: Path, command: str)
 
 
 def _print(told: Sequence[dict[str, Any]]) -> None:
-    console = Console()
+    console = Console(emoji=False)
     for level, title in ((Level.MANAGER, "cache managers"), (Level.SCHEDULER, "schedulers with their cache")):
         judged = [peer for peer in told if peer["level"] == level and "rules" in peer]
         for first in range(0, len(judged), COLUMNS_MAX):

@@ -13,6 +13,7 @@ from typing import Any
 
 from pagedkv.bench.counterexample import own_calls, save, sentence_of, words_of
 from pagedkv.bench.failures import one_line
+from pagedkv.bench.operation_words import world_in_words
 from pagedkv.bench.peers import Peer
 from pagedkv.bench.result_files import write_whole
 from pagedkv.spec.traces import Finding, Told, tell
@@ -47,8 +48,6 @@ def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path,
 def _text(finding: Finding, peer: Peer, told: Sequence[Told], facts: Mapping[str, Any]) -> list[str]:
     """Return a finding as its owners would read it."""
     case = finding.case
-    sizes = ", ".join(f"{value} {field.replace('_', ' ')}" for field, value in case.config._asdict().items())
-    limits = getattr(case, "limits", None)
     lines = [
         f"# {peer.title} {peer.version()}: {facts['rule']} does not hold",
         "",
@@ -56,7 +55,7 @@ def _text(finding: Finding, peer: Peer, told: Sequence[Told], facts: Mapping[str
         "",
         f"What was seen: {facts['detail']}",
         "",
-        f"World: {sizes}{f'; {limits}' if limits else ''}. Python {platform.python_version()}, {platform.system()}.",
+        f"World: {world_in_words(case)}. Python {platform.python_version()}, {platform.system()}.",
     ]
     if told:
         lines += ["", "| step | operation | what came of it |", "|---|---|---|"]

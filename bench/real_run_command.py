@@ -68,8 +68,8 @@ def compare_with_run(
     settings, assumptions = run_settings(run, trace, given)
     comparison = fit_and_compare(run, trace, settings, assumptions, step_time)
     title = f"{run.device}, {run.engine}, {counted(len(run), 'request')}"
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    Console().print(comparison.as_table(title))
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
+    Console(emoji=False).print(comparison.as_table(title))
     said = findings(comparison)
     lines = [_in_words(comparison), *said]
     if assumptions:

@@ -78,7 +78,7 @@ def output_places(
 
 def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str, str]:
     """Print and save a counterexample; return where it is, for a report."""
-    console = Console()
+    console = Console(emoji=False)
     told, broken = tell(finding.case, finding.trace)
     show(console, finding, told, broken)
     saved = {what: str(name) for what, name in save(finding, told, out, target)._asdict().items() if name}

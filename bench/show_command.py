@@ -51,7 +51,7 @@ def show_command(
 
 
 def _print(film: Film, journal: Path, out: Path) -> None:
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
     drawn = f"{counted(len(film.blocks), 'block')}, {len(film.stills):,} of {counted(_steps(film), 'operation')}"
     console.print(f"{out}: {journal}, {drawn}{' (a sample)' if film.sampled else ''}")
     if film.mark:

@@ -123,14 +123,9 @@ def draw(film: Film) -> Drawn:
 
 def _heading(film: Film, columns: int) -> list[str]:
     config = film.config
-    sizes = ", ".join(
-        [
-            f"{counted(config.blocks, 'block')} of {counted(config.block_size, 'slot')}",
-            counted(config.streams, "stream"),
-            f"{counted(film.steps, 'operation')} that broke no rule",
-        ]
-    )
-    lines = [_printable(film.title), f"{sizes}."]
+    blocks = f"{counted(config.blocks, 'block')} of {counted(config.block_size, 'slot')}"
+    world = film.world or f"{blocks}, {counted(config.streams, 'stream')}"
+    lines = [_printable(film.title), f"{world}; {counted(film.steps, 'operation')} that broke no rule."]
     if film.block_stride > 1:
         many = f"every {_nth(film.block_stride)} of the {film.blocks_used:,} blocks that were used"
         lines.append(f"A sample of blocks: {many}, in order of first use.")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.operation_words import world_in_words
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
@@ -79,7 +80,7 @@ def film_of_counterexample(finding: Finding) -> Film:
         film.mark_broken(finding.broken, 0)
         return film
     stage = ForeignStage(world) if isinstance(world, ForeignWorld) else Stage(world)
-    film = Film(title, config, "step", stage.first_block)
+    film = Film(title, config, "step", stage.first_block, world_in_words(finding.case))
     if isinstance(world, ForeignWorld):
         film.sentences = FOREIGN_RULES
     number = 0

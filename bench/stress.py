@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(bad, file=sys.stderr)  # noqa: T201  (a command's one line)
         return 2
     tally, worlds, wrong = run(device, options.seconds, options.seed)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(emoji=False, soft_wrap=True, highlight=False)
     console.print(f"{counted(worlds, 'world')} on {device.type}: {_in_words(tally)}")
     if wrong is None:
         console.print("every output row as dense attention in float64: holds")

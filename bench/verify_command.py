@@ -80,7 +80,7 @@ def verify_command(
             checked = check(share, seed)
             done.append(checked)
             table.add_row(checked.check, checked.scope, checked.cases, f"{checked.seconds:.1f}", checked.result)
-    Console().print(table)
+    Console(emoji=False).print(table)
     failed = [checked for checked in done if checked.finding]
     files = [end_in_counterexample(checked.finding, out, "impl") for checked in failed if checked.finding]
     if json_file is not None:

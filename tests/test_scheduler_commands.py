@@ -75,6 +75,7 @@ def test_a_counterexample_is_shown_kept_and_runs_again(
     shown = capsys.readouterr().out
     assert "R-PRE-1 does not hold after 3 operations" in shown
     assert "by the policy, release 0" in shown
+    assert " ahead, watermark " in shown.partition("\nworld: ")[2].partition("\n")[0]
     assert [path.name for path in Path("found").iterdir()] == ["R-PRE-1-3.trace.json"]
     assert run(["fuzz", "--again", told["trace"]]) == 1
     assert "R-PRE-1 does not hold after 3 operations" in capsys.readouterr().out

@@ -151,6 +151,8 @@ def test_a_planted_fault_ends_in_a_counterexample_that_runs_again(capsys: Captur
     facts = searched(1, *command, "--target", target, "--out", "found [it] here")
     out = capsys.readouterr().out
     assert "R-LIFE-1 does not hold after 3 operations" in out
+    if command[0] == "explore":
+        assert "\nworld: 1 block of 1 token, 2 streams, at most 2 launches in flight\n" in out
     assert "what differs: blocks [1] became free while device work may touch them" in out
     assert (facts["rule"], facts["counterexample_length"]) == ("R-LIFE-1", 3)
     trace, journal, picture = Path(facts["trace"]), Path(facts["journal"]), Path(facts["picture"])

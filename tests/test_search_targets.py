@@ -98,6 +98,13 @@ def test_a_target_of_another_kind_is_told_with_its_command(
     assert said in refused(capsys, *command, "--target", target)
 
 
+def test_a_name_is_printed_as_it_is(capsys: Captured) -> None:
+    """Between two colons many a word has a picture, in the eyes of the library that prints."""
+    Path("numbers_in_words.py").write_text("from pagedkv.spec.reference import Reference as two", encoding="utf-8")
+    assert run([*EXPLORE, "--target", "numbers_in_words:two", "--seconds", "0.1"]) == 0
+    assert capsys.readouterr().out.startswith("explore numbers_in_words:two: 2 blocks")
+
+
 # ---- targets that misbehave -----------------------------------------------------------------------------------------
 
 
