@@ -80,9 +80,9 @@ def film_of_counterexample(finding: Finding) -> Film:
         film.mark_broken(finding.broken, 0)
         return film
     stage = ForeignStage(world) if isinstance(world, ForeignWorld) else Stage(world)
-    film = Film(title, config, "step", stage.first_block, world_in_words(finding.case))
+    film = Film(title, config, "step", stage.first_block, world=world_in_words(finding.case))
     if isinstance(world, ForeignWorld):
-        film.sentences = FOREIGN_RULES
+        film.sentences, film.holder = FOREIGN_RULES, "request"
     number = 0
     for operation in finding.trace:
         if not possible(world.state, operation):

@@ -12,3 +12,12 @@ def counted(number: int, thing: str, things: str = "") -> str:
     ('1 block', '2,588 blocks', '0 blocks', '2 classes')
     """
     return f"{number:,} {thing if number == 1 else things or thing + 's'}"
+
+
+def nth(number: int) -> str:
+    """Return a place in an order.
+
+    >>> nth(1), nth(2), nth(11), nth(1023)
+    ('1st', '2nd', '11th', '1,023rd')
+    """
+    return f"{number:,}" + ("th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th"))

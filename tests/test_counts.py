@@ -2,7 +2,7 @@
 
 import pytest
 from pagedkv.spec.alphabet import Add, describe
-from pagedkv.spec.counts import counted
+from pagedkv.spec.counts import counted, nth
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.requests import Limits, Request
@@ -21,6 +21,12 @@ def test_one_is_not_many(number: int, words: str) -> None:
 
 def test_some_words_take_more_than_an_s() -> None:
     assert [counted(number, "launch", "launches") for number in (1, 2)] == ["1 launch", "2 launches"]
+
+
+def test_places_in_an_order() -> None:
+    assert [nth(number) for number in (1, 2, 3, 4, 11, 12, 13, 21, 111, 1023)] == (
+        ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "111th", "1,023rd"]
+    )
 
 
 def test_a_world_of_ones_is_told_as_one() -> None:
