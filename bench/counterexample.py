@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from pagedkv.bench import foreign_search
 from pagedkv.bench.failures import BadInput, one_line, quoted
 from pagedkv.bench.operation_words import told_in_words, world_in_words
+from pagedkv.bench.own_files import ENDINGS, JOURNAL, PICTURE, TRACE, TRACE_KIND, another_of_ours
 from pagedkv.bench.result_files import write_whole
 from pagedkv.bench.scheduler_search import case_from_json, case_to_json
 from pagedkv.bench.show_files import write_picture
@@ -53,8 +54,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-KIND = "pagedkv trace"
-ENDINGS = TRACE, JOURNAL, PICTURE = (".trace.json", ".journal.jsonl", ".png")  # of the files of a counterexample
 VERSION = 1
 LARGEST = Config(blocks=4096, block_size=4096, streams=8, launches=64)  # that a search takes, or a trace may ask for
 
@@ -134,7 +133,7 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str, *
     directory.mkdir(parents=True, exist_ok=True)
     config = finding.case.config
     facts = {
-        "kind": KIND,
+        "kind": TRACE_KIND,
         "version": VERSION,
         "target": target,
         "lock_step": finding.case.lock_step,
@@ -230,12 +229,6 @@ def _journal_sharing(writer: JournalWriter, operation: Publish | Pin | Unpin | C
             writer.clear(freed)
 
 
-def beside(trace: Path) -> list[Path]:
-    """Return a counterexample's files by the name of its trace file, itself among them."""
-    stem = trace.name.removesuffix(TRACE)
-    return [trace, *(trace.with_name(f"{stem}{ending}") for ending in ENDINGS)]
-
-
 def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
     """Read a trace file: what to run again, and on which target (its own or another), which is imported.
 
@@ -250,9 +243,9 @@ def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
     except OSError as error:
         raise BadInput(where, f"cannot be read ({error.strerror or error})", "name a trace file") from error
     except (ValueError, RecursionError) as error:
-        raise BadInput(where, f"no JSON ({error})", remedy) from error
-    if not isinstance(text, dict) or text.get("kind") != KIND or text.get("version") != VERSION:
-        raise BadInput(where, f"no {KIND} of version {VERSION}", remedy)
+        raise another_of_ours(where, path, TRACE) or BadInput(where, f"no JSON ({error})", remedy) from error
+    if not isinstance(text, dict) or text.get("kind") != TRACE_KIND or text.get("version") != VERSION:
+        raise BadInput(where, f"no {TRACE_KIND} of version {VERSION}", remedy)
     try:
         config = Config(*(_size(text, field) for field in Config._fields))
         words, target = _field(text, "operations", list), other or _field(text, "target", str)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from pagedkv.bench.counterexample import ENDINGS
 from pagedkv.bench.dask_workers import Dask, refuse_beside_dask
 from pagedkv.bench.explore_scopes import (
     SCHEDULER_SIZES,
@@ -26,6 +25,7 @@ from pagedkv.bench.explore_scopes import (
 )
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_search import OfScheduler, only_beside, scheduler_scope, settings_of

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from pagedkv.bench.counterexample import ENDINGS, LARGEST, beside, load, show
+from pagedkv.bench.counterexample import LARGEST, load, show
 from pagedkv.bench.dask_workers import Dask, DaskCrew, crew_of, refuse_beside_dask
 from pagedkv.bench.foreign_search import WORDS
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS, beside
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_plan

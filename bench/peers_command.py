@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pagedkv.bench.counterexample import ENDINGS
 from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.peer_process import PeerProcess
 from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
 from pagedkv.bench.peers_campaign import Campaign, run_campaign

@@ -14,6 +14,7 @@ from typing import Any
 
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.operation_words import world_in_words
+from pagedkv.bench.own_files import JOURNAL, another_of_ours
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
@@ -50,7 +51,8 @@ def film_of_journal(path: Path, on_line: Callable[[Journal], None] = lambda _jou
                 film.end()
             return film
     except InvalidJournal as error:
-        raise BadInput(error.where, error.what, error.remedy) from None
+        bad = BadInput(error.where, error.what, error.remedy)
+        raise another_of_ours(error.where, path, JOURNAL) or bad from None
 
 
 def _claims(record: Record) -> dict[Block, Cell]:

@@ -9,8 +9,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 from pagedkv.bench.adapter import Implementation
-from pagedkv.bench.counterexample import ENDINGS
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_search import SCHEDULERS, scheduler_scope, settings_of
