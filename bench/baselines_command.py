@@ -17,6 +17,7 @@ from pagedkv.bench.result_files import write_json
 from pagedkv.bench.search_options import output_places
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX, read_trace
+from pagedkv.spec.counts import counted
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -69,9 +70,9 @@ def baselines_command(
         with LateProgress(f"requests finished, {scheme}", len(requests_read)) as progress:
             outcomes.append(run_scheme(requests_read, settings, scheme, progress.reached))
     facts = {"command": invoked_as(context), "trace": str(trace)} | _facts(settings, outcomes)
-    _print(outcomes, settings, f"{trace.name}: {len(requests_read):,} requests")
+    _print(outcomes, settings, f"{trace.name}: {counted(len(requests_read), 'request')}")
     files = _write(out, outcomes, facts)
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
     console.print(f"{out}: {', '.join(files)}")
     console.print(facts["command"])
     if json_file is not None:
@@ -139,13 +140,13 @@ _ROWS = (  # key, name, form
 
 def _print(outcomes: list[Outcome], settings: BaselineSettings, title: str) -> None:
     figures = [_figures(outcome, settings.slots) for outcome in outcomes]
-    table = Table(title=Text(f"{title} in {settings.slots:,} slots"), title_justify="left")
+    table = Table(title=Text(f"{title} in {counted(settings.slots, 'slot')}"), title_justify="left")
     table.add_column("mean over launches")
     for outcome in outcomes:
         table.add_column(outcome.scheme, justify="right")
     for key, name, form in _ROWS:
         table.add_row(name, *(form.format(each[key]) for each in figures))
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     paging, reservation, growth = figures
     times = (
@@ -154,10 +155,10 @@ def _print(outcomes: list[Outcome], settings: BaselineSettings, title: str) -> N
         else "where reservation runs none"
     )
     console.print(
-        f"paging: blocks of {settings.block_size:,}; reservation: {settings.max_context:,} tokens a request. Paging"
-        f" runs {times}, and copies nothing where exact growth copies {growth['copied_tokens']:,} tokens."
-        " All three admit a request once its final length fits beside those that run, so paging leaves free what these"
-        " have yet to grow into, and what is too little for the next.",
+        f"paging: blocks of {settings.block_size:,}; reservation: {counted(settings.max_context, 'token')} a request."
+        f" Paging runs {times}, and copies nothing where exact growth copies"
+        f" {counted(growth['copied_tokens'], 'token')}. All three admit a request once its final length fits beside"
+        " those that run, so paging leaves free what these have yet to grow into, and what is too little for the next.",
         highlight=False,
         soft_wrap=True,
     )

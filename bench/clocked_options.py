@@ -82,7 +82,7 @@ def _calibrated() -> StepTime:
     CALIBRATION_FILE.parent.mkdir(parents=True, exist_ok=True)
     write_json(output_file(CALIBRATION_FILE, "--step-time"), asdict(calibration))
     words = calibration.step_time.in_words()
-    Console(soft_wrap=True, highlight=False).print(
+    Console(emoji=False, soft_wrap=True, highlight=False).print(
         f"step time of a small model on this machine's {calibration.device}, from {calibration.steps} steps:"
         f" {words} (median error {calibration.median_error_percent:.1f} %), saved in {CALIBRATION_FILE}"
     )

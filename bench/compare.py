@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.own_files import JOURNAL, another_of_ours
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.spec.alphabet import KINDS, Submit, describe
@@ -112,7 +113,8 @@ def compare(first: Path, second: Path | None = None) -> Comparison:
                 _walk(journals[0], journals[1], found, progress)
             found.lines = tuple(journal.line for journal in journals)
     except InvalidJournal as invalid:
-        raise BadInput(invalid.where, invalid.what, invalid.remedy) from None
+        bad = BadInput(invalid.where, invalid.what, invalid.remedy)
+        raise another_of_ours(invalid.where, Path(invalid.where), JOURNAL) or bad from None
     except _BrokenJournalError as broken:
         found.verdict, found.fault = Verdict.BROKEN, broken.fault
     return found
@@ -128,7 +130,7 @@ def run_compare(paths: Sequence[Path], json_file: Path | None = None) -> int:
     if json_file is not None:
         json_file = output_file(json_file, "--json", paths)
     found = compare(*paths)
-    render(found, Console())
+    render(found, Console(emoji=False))
     if json_file is not None:
         write_json(json_file, found.results())
     return found.exit_code

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pagedkv.bench.engines import EngineOptions, Holding, Usage
 from pagedkv.bench.traces import Int64Array
 from pagedkv.impl.refusals import BadCount, Busy, Duplicate, NoSpace, Unknown, UnknownLaunch
+from pagedkv.spec.counts import counted
 
 
 class ContiguousEngine:
@@ -45,7 +46,7 @@ class ContiguousEngine:
         if seq in self._start:
             raise Duplicate(f"sequence {seq} is live already")
         if tokens > self._free:
-            raise NoSpace(f"sequence {seq} needs {tokens} slots and {self._free} are free")
+            raise NoSpace(f"sequence {seq} needs {counted(tokens, 'slot')} and {self._free} are free")
         at = self._first_fit(tokens)
         if at is None:
             self._compact(None)
@@ -60,7 +61,7 @@ class ContiguousEngine:
         for seq in names:
             self._known(seq)
         if len(names) > self._free:
-            raise NoSpace(f"{len(names)} slots are needed and {self._free} are free")
+            raise NoSpace(f"slots needed: {len(names)}, free: {self._free}")
         for seq in names:
             self._grow(seq)
         return len(names)
@@ -68,7 +69,7 @@ class ContiguousEngine:
     def launch(self, seqs: Int64Array, counts: Int64Array) -> int:
         """See `Engine`."""
         if len(self._in_flight) >= self._launches_in_flight:
-            raise Busy(f"{len(self._in_flight)} launches are in flight")
+            raise Busy(f"launches in flight: {len(self._in_flight)}")
         rows = list(zip(seqs.tolist(), counts.tolist(), strict=True))
         for seq, count in rows:
             self._known(seq)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pagedkv.bench import foreign_search
-from pagedkv.bench.operation_words import told_in_words
+from pagedkv.bench.operation_words import told_in_words, world_in_words
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import FOREIGN_RULES
 from pagedkv.spec.outside import OUTSIDE
@@ -25,17 +26,19 @@ from rich.table import Table
 
 
 def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broken | None) -> None:
-    """Print a counterexample as it was told: the rule, its sentence, and a line a step."""
+    """Print a counterexample as it was told: the rule, its sentence, a line a step, the world, what differs."""
     rule = broken.rule if broken else finding.broken.rule
     if rule == "CRASH":
         ends = "crash" if broken else "no crash this time"
     else:
         ends = f"{rule} {'does not hold' if broken else 'held this time'}"
     caption = sentence_of(finding.case, rule)
-    table = Table(title=escape(one_line(f"{ends} after {len(told)} operations")), caption=caption, title_justify="left")
+    table = Table(
+        title=escape(one_line(f"{ends} after {counted(len(told), 'operation')}")), caption=caption, title_justify="left"
+    )
     for heading in ("step", "operation", "outcome"):
         table.add_column(heading, overflow="fold")
-    for heading in ("free", "held", "quarantined"):
+    for heading in ("free", "held", "neither" if isinstance(finding.case, ForeignCase) else "quarantined"):
         table.add_column(heading, justify="right")
     for number, step in enumerate(told, 1):
         last = broken is not None and number == len(told)
@@ -47,6 +50,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
             style="bold red" if last else "",
         )
     console.print(table)
+    console.print(f"world: {world_in_words(finding.case)}", soft_wrap=True, highlight=False)
     left_out = len(finding.trace) - len(told)
     if left_out and not broken:
         said = f"{left_out} of {len(finding.trace)} operations were not possible this time"

@@ -15,20 +15,20 @@ from typing import Any, NamedTuple, TypeVar
 from pagedkv.bench import foreign_search
 from pagedkv.bench.counterexample_journal import write_journal
 from pagedkv.bench.failures import BadInput, quoted
+from pagedkv.bench.own_files import ENDINGS, JOURNAL, PICTURE, TRACE, TRACE_KIND, another_of_ours
 from pagedkv.bench.result_files import write_whole
 from pagedkv.bench.scheduler_search import case_from_json, case_to_json
 from pagedkv.bench.show_files import write_picture
 from pagedkv.bench.show_sources import film_of_counterexample
-from pagedkv.bench.targets import load_target
+from pagedkv.bench.targets import load_target, of_another_kind
 from pagedkv.spec.alphabet import Execute, Operation, Submit, from_json, to_json
 from pagedkv.spec.foreign_drivers import ForeignCase
+from pagedkv.spec.manager import Manager
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.scheduler_drivers import SchedulerCase
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, Told
 
-KIND = "pagedkv trace"
-TRACE_SUFFIX = ".trace.json"
 VERSION = 1
 LARGEST = Config(blocks=4096, block_size=4096, streams=8, launches=64)  # that a search takes, or a trace may ask for
 
@@ -50,7 +50,7 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str, *
     directory.mkdir(parents=True, exist_ok=True)
     config = finding.case.config
     facts = {
-        "kind": KIND,
+        "kind": TRACE_KIND,
         "version": VERSION,
         "target": target,
         "lock_step": finding.case.lock_step,
@@ -68,18 +68,21 @@ def save(finding: Finding, told: Iterable[Told], directory: Path, target: str, *
         facts["operations"] = [to_json(operation) for operation in finding.trace]
     content = (json.dumps(facts, indent=2) + "\n").encode()
     stem = _stem(directory, f"{finding.broken.rule}-{len(finding.trace)}", content)
-    trace = directory / f"{stem}{TRACE_SUFFIX}"
+    trace = directory / f"{stem}{TRACE}"
     write_whole(trace, content)
-    journal = write_journal(config, told, directory / f"{stem}.journal.jsonl")
-    picture = _draw(finding, directory / f"{stem}.png") if drawn else None
+    journal = write_journal(config, told, directory / f"{stem}{JOURNAL}")
+    picture = _draw(finding, directory / f"{stem}{PICTURE}") if drawn else None
     return Saved(trace, journal, picture, shlex.join(["pagedkv", "fuzz", "--again", str(trace)]))
 
 
 def _stem(directory: Path, wished: str, content: bytes) -> str:
-    """Return a name for the files of a counterexample under which no other one lies."""
+    """Return a name for the files of a counterexample under which nothing lies, or the very same one."""
     stems = (wished if number == 1 else f"{wished}-{number}" for number in itertools.count(1))
-    traces = ((stem, directory / f"{stem}{TRACE_SUFFIX}") for stem in stems)
-    return next(stem for stem, trace in traces if not trace.exists() or trace.read_bytes() == content)
+    for stem in stems:
+        there = [ending for ending in ENDINGS if (directory / f"{stem}{ending}").exists()]
+        if not there or (TRACE in there and (directory / f"{stem}{TRACE}").read_bytes() == content):
+            return stem
+    raise AssertionError("numbers do not end")
 
 
 def _draw(finding: Finding, picture: Path) -> Path | None:
@@ -106,9 +109,9 @@ def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
     except OSError as error:
         raise BadInput(where, f"cannot be read ({error.strerror or error})", "name a trace file") from error
     except (ValueError, RecursionError) as error:
-        raise BadInput(where, f"no JSON ({error})", remedy) from error
-    if not isinstance(text, dict) or text.get("kind") != KIND or text.get("version") != VERSION:
-        raise BadInput(where, f"no {KIND} of version {VERSION}", remedy)
+        raise another_of_ours(where, path, TRACE) or BadInput(where, f"no JSON ({error})", remedy) from error
+    if not isinstance(text, dict) or text.get("kind") != TRACE_KIND or text.get("version") != VERSION:
+        raise BadInput(where, f"no {TRACE_KIND} of version {VERSION}", remedy)
     try:
         config = Config(*(_size(text, field) for field in Config._fields))
         words, target = _field(text, "operations", list), other or _field(text, "target", str)
@@ -118,7 +121,10 @@ def load(path: Path, other: str | None = None) -> tuple[Finding, str]:
             operations = tuple(from_json(each) for each in words)
             _possible_somewhere(operations, config)
             aside = frozenset(map(str, _field(text, "aside", list) if "aside" in text else ()))
-            case = Case(config, load_target(target), _field(text, "lock_step", bool), aside)
+            factory = load_target(target)
+            if another := of_another_kind(factory, f"--target {target}", Manager):
+                raise another
+            case = Case(config, factory, _field(text, "lock_step", bool), aside)
         broken = Broken(_field(text, "rule", str), _field(text, "detail", str))
     except (ValueError, RecursionError) as error:
         raise BadInput(where, str(error), "mend it, or run the search again") from error

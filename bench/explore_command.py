@@ -25,6 +25,7 @@ from pagedkv.bench.explore_scopes import (
 )
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_search import OfScheduler, only_beside, scheduler_scope, settings_of
@@ -41,6 +42,7 @@ from pagedkv.bench.search_options import (
 )
 from pagedkv.bench.targets import Target, load_target, shows_itself, trial
 from pagedkv.spec.calls import patience
+from pagedkv.spec.counts import counted
 from pagedkv.spec.explore import Progress, Report, explore
 from pagedkv.spec.manager import lacks
 from pagedkv.spec.moves import Scope
@@ -96,7 +98,7 @@ def explore_command(
     """
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, endings=ENDINGS)
     refuse_beside_dask(context, "workers")
     if scheduler:
         only_beside(context)
@@ -180,7 +182,7 @@ def _scope_by_default(*, sharing: bool, deep: bool) -> Scope:
 
 
 def _print(report: Report, settings: AnySettings, target: str) -> None:
-    console = Console()
+    console = Console(emoji=False)
     console.print(f"explore {target}: {report.scope}; {judge_in_words(settings)}", soft_wrap=True, markup=False)
     print_met(console, report.vocabulary, report.fired, report.refused)
     if isinstance(settings, Settings) and settings.lacks:
@@ -193,7 +195,8 @@ def _print(report: Report, settings: AnySettings, target: str) -> None:
     else:
         end = f"every state visited, no rule broken{', but not everything was tried' if holes else ''}"
     console.print(
-        f"{report.states:,} states, {report.edges:,} edges, depth {report.depth}, {report.seconds:.1f} s: {end}",
+        f"{counted(report.states, 'state')}, {counted(report.edges, 'edge')}, depth {report.depth}, "
+        f"{report.seconds:.1f} s: {end}",
         soft_wrap=True,
     )
     for hole in holes:

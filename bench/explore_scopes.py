@@ -17,6 +17,7 @@ from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.search_options import JUDGED_FROM_OUTSIDE
 from pagedkv.spec.calls import patience
+from pagedkv.spec.counts import counted
 from pagedkv.spec.crew import Lost
 from pagedkv.spec.explore import Report
 from pagedkv.spec.scheduler_drivers import SchedulerSettings
@@ -116,11 +117,11 @@ def explore_several(
 
 
 def _print(walks: Walks, target: str) -> None:
-    console = Console()
+    console = Console(emoji=False)
     settings = walks.settings[0]
     scopes, seconds = len(walks.outcomes), walks.seconds
     console.print(
-        f"explore {target}: {scopes:,} scopes, {seconds:.1f} s; {judge_in_words(settings)}",
+        f"explore {target}: {counted(scopes, 'scope')}, {seconds:.1f} s; {judge_in_words(settings)}",
         soft_wrap=True,
         markup=False,
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 from pagedkv.bench.failures import BadInput
 from pagedkv.spec.calls import call
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_alphabet import Finish, Operation, describe, from_json, to_json
 from pagedkv.spec.foreign_asking import made
 from pagedkv.spec.foreign_drivers import ForeignCase, ForeignPlan, Offers
@@ -21,6 +22,7 @@ from pagedkv.spec.requests import Limits
 from pagedkv.spec.scheduler import Scheduler
 from pagedkv.spec.state import Config
 
+WORDS = "finish: serve all that are there, then one request as long as the pool; hit, preemption: steps with one"
 TRIED = (Config(4, 4, launches=2), Limits(16, 4))  # the world in which a target is made to be looked at
 
 
@@ -31,7 +33,7 @@ def is_foreign(factory: Callable[..., Any], where: str) -> bool:
         if isinstance(found, ForeignScheduler):
             made(lambda _config, _limits: found, *TRIED)
     except Broken as broken:
-        remedy = "it is called with a Config and Limits and gives a ForeignScheduler"
+        remedy = "it is called with a Config and Limits and gives a ForeignScheduler (pagedkv.spec.foreign_scheduler)"
         raise BadInput(where, broken.detail.removeprefix(f"{where}: "), remedy) from broken
     if not isinstance(found, ForeignScheduler | Scheduler):
         what = f"gives {one_line(repr(found))[:60]}"
@@ -48,13 +50,19 @@ def foreign_plan(
     """
     offers = Offers.of(made(factory, *TRIED))
     if not offers.fitting_sizes():
-        what = f"keeps back {offers.tokens_kept_back:,} tokens, for which no pool of a search has room"
+        what = f"keeps back {counted(offers.tokens_kept_back, 'token')}, for which no pool of a search has room"
         raise BadInput(where, what, f"say a smaller tokens_kept_back, or larger block_sizes than {offers.block_sizes}")
     if config and config.block_size not in offers.block_sizes:
         sizes = ", ".join(map(str, offers.block_sizes))
-        raise BadInput(where, f"takes no blocks of {config.block_size} tokens", f"--block-size is one of {sizes}")
+        raise BadInput(
+            where, f"takes no blocks of {counted(config.block_size, 'token')}", f"--block-size is one of {sizes}"
+        )
     if config and config.blocks * config.block_size < (least := 2 + offers.tokens_kept_back):
-        raise BadInput(where, f"has no room for a request in {config.blocks} blocks", f"give it at least {least} slots")
+        raise BadInput(
+            where,
+            f"has no room for a request in {counted(config.blocks, 'block')}",
+            f"give it at least {counted(least, 'slot')}",
+        )
     return ForeignPlan(factory, offers, config, sharing=sharing)
 
 
@@ -85,7 +93,7 @@ def _came(operation: Operation, seen: Happened) -> Iterable[str]:
         if requests:
             yield f"{word} {' '.join(map(str, requests))}"
     if isinstance(operation, Finish):
-        yield "and so on" if seen.launch else f"{seen.steps} rounds"
+        yield "and so on" if seen.launch else counted(seen.steps, "round")
 
 
 def _row(row: Row) -> str:

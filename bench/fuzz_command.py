@@ -16,7 +16,9 @@ import typer
 from pagedkv.bench.counterexample import show
 from pagedkv.bench.counterexample_files import LARGEST, load
 from pagedkv.bench.dask_workers import Dask, DaskCrew, crew_of, refuse_beside_dask
+from pagedkv.bench.foreign_search import WORDS
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS, beside
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_search import HUNTED, OfScheduler, only_beside, scheduler_plan
@@ -33,6 +35,7 @@ from pagedkv.bench.targets import Target, load_target, plan_of, shows_itself, tr
 from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import patience
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.fuzz import fuzz
 from pagedkv.spec.fuzz_plan import HIT, AnyPlan, Plan
@@ -106,13 +109,13 @@ def fuzz_command(
     one run. An operation that is offered and never fired in thousands fails the run: nothing was judged of it.
     """
     if json_file is not None:
-        json_file = output_file(json_file, "--json", keep=[again] if again else [])
+        json_file = output_file(json_file, "--json", keep=beside(again) if again else [])
     if again is not None:
         given = context.get_parameter_source("target")
         other = target if given is not None and given.name == "COMMANDLINE" else None
         _run_again(again, other, json_file, invoked_as(context))
         return
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, endings=ENDINGS)
     refuse_beside_dask(context, "workers")
     if scheduler:
         only_beside(context)
@@ -180,7 +183,7 @@ def _look(
             return Tally(), finding, hunted
 
     def show_progress(tally: Tally) -> None:
-        spinner.says(f"{tally.runs:,} runs, {tally.operations:,} operations")
+        spinner.says(f"{counted(tally.runs, 'run')}, {counted(tally.operations, 'operation')}")
 
     tally = fuzz(
         plan,
@@ -196,10 +199,10 @@ def _look(
 
 
 def _run_again(path: Path, other: str | None, json_file: Path | None, command: str) -> None:
-    saved, target = load(path, other)
-    console = Console()
-    case = saved.case
+    console = Console(emoji=False)
     with patience():
+        saved, target = load(path, other)
+        case = saved.case
         if case.lock_step and not _shows_itself(case):
             console.print("this manager does not show its state: it is judged from outside", soft_wrap=True)
             case = case._replace(lock_step=False)
@@ -220,21 +223,23 @@ def _shows_itself(case: Case) -> bool:
 
 
 def _print(tally: Tally, plan: AnyPlan, target: str, hunted: Hunted, *, found: bool) -> None:
-    console = Console()
+    console = Console(emoji=False)
     judge = "lock-step with the spec" if plan.lock_step else JUDGED_FROM_OUTSIDE
     if not tally.runs and not tally.lost:
-        looked = f"found by Hypothesis in {hunted.operations:,} operations, {hunted.seconds:.1f} s"
+        looked = f"found by Hypothesis in {counted(hunted.operations, 'operation')}, {hunted.seconds:.1f} s"
         console.print(f"fuzz {target}: {looked}; {judge}", soft_wrap=True, markup=False)
         return
     rate = tally.operations / tally.seconds if tally.seconds else 0
     console.print(
-        f"fuzz {target}: {tally.runs:,} runs, {tally.operations:,} operations, {tally.seconds:.1f} s "
+        f"fuzz {target}: {counted(tally.runs, 'run')}, {counted(tally.operations, 'operation')}, {tally.seconds:.1f} s "
         f"({rate:,.0f} a second); {judge}",
         soft_wrap=True,
         markup=False,
     )
     if hunted.operations:
-        looked = f"before that Hypothesis: {hunted.operations:,} operations, {hunted.seconds:.1f} s, nothing found"
+        looked = (
+            f"before that Hypothesis: {counted(hunted.operations, 'operation')}, {hunted.seconds:.1f} s, nothing found"
+        )
         console.print(looked, soft_wrap=True, highlight=False)
     table = Table("operation", "fired", "refused", title_justify="left")
     left_out = plan.lacks if isinstance(plan, Plan) else frozenset()
@@ -244,6 +249,8 @@ def _print(tally: Tally, plan: AnyPlan, target: str, hunted: Hunted, *, found: b
         words = ", ".join(f"{reason} {count:,}" for reason, count in tally.refusals(kind).items())
         table.add_row(kind, *(("not offered", "-") if kind in never else (f"{tally.fired[kind]:,}", words or "-")))
     console.print(table)
+    if isinstance(plan, ForeignPlan):
+        console.print(WORDS, soft_wrap=True, highlight=False)
     if left_out:
         console.print(f"not offered: {', '.join(sorted(left_out))}", soft_wrap=True, markup=False)
     for seeds, why in tally.lost[:LOST_SHOWN_MAX]:

@@ -121,7 +121,7 @@ def _report(turns: dict[str, list[Turn]]) -> int:
         missed += target is not None and ratio < target
         figures = [f"{walls[name]:,.0f}", f"{ratio:.2f}", "-" if target is None else f"{target}", f"{cpus[name]:,.0f}"]
         table.add_row(name, *figures, "-" if name == ALONE else f"{WORKERS * cpus[name] / cpus[ALONE]:.2f}")
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     if len(turns) < 1 + len(TARGETS):
         console.print("Dask was not measured: it is not installed (pip install 'pagedkv[dask]')", highlight=False)

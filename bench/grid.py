@@ -36,6 +36,7 @@ from pagedkv.impl.invariants import CorruptState
 from pagedkv.impl.refusals import Refused
 from pagedkv.impl.requests import Limits
 from pagedkv.spec.calls import said
+from pagedkv.spec.counts import counted
 from pagedkv.spec.refusals import Broken
 
 DIGEST_BYTES = 16
@@ -115,9 +116,10 @@ def run_cell(trace: Trace, settings: CellSettings) -> Figures | Failed:
     figures = report.as_json()
     figures.pop("timeline", None)  # a curve of hundreds of points, which a table of cells has no place for
     if figures["refused"] == figures["requests"]:
-        counted = report.outcome.scheduled if isinstance(report, ClockedReport) else report
-        reasons = refusals_in_words(counted.refusals, counted.requests)
-        return Failed(f"none of {counted.requests:,} requests could ever run in {counted.blocks:,} blocks: {reasons}")
+        run = report.outcome.scheduled if isinstance(report, ClockedReport) else report
+        reasons = refusals_in_words(run.refusals, run.requests)
+        pool = counted(run.blocks, "block")
+        return Failed(f"none of {counted(run.requests, 'request')} could ever run in {pool}: {reasons}")
     return figures
 
 

@@ -39,6 +39,7 @@ from pagedkv.bench.search_options import Workers, output_places
 from pagedkv.bench.step_time import step_time_files
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX, Trace, read_trace
+from pagedkv.spec.counts import counted
 from rich.console import Console
 
 CELLS_MAX = 10_000
@@ -228,13 +229,13 @@ def _runner(jobs: list[CellJob], workers: int, dask: str | None) -> Iterator[Ite
 def _report(rows: list[GridRow], out: Path, json_file: Path | None, command: str) -> None:
     """Print the table and write it."""
     facts = {"command": command, "code": code_version(), "cells": [row.as_json() for row in rows]}
-    print_tables(Console(), rows)
+    print_tables(Console(emoji=False), rows)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "grid.json", facts)
     write_whole(out / "grid.csv", as_csv(rows).encode())
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
     earlier = sum(row.earlier for row in rows)
-    console.print(f"{len(rows):,} cells, {earlier:,} of them from earlier runs; {out}: grid.json, grid.csv")
+    console.print(f"{counted(len(rows), 'cell')}, {earlier:,} of them from earlier runs; {out}: grid.json, grid.csv")
     console.print(command)
     if json_file is not None:
         write_json(json_file, facts)

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pagedkv.bench.grid import CellSettings, Failed, Figures
+from pagedkv.spec.counts import counted
 from pagedkv.spec.quoting import one_line
 from rich.console import Console
 from rich.table import Table
@@ -128,5 +129,5 @@ def _figures_of(row: GridRow) -> dict[str, Any]:
 
 def in_words(settings: CellSettings) -> str:
     """Name a cell within its trace."""
-    blocks = f"{settings.replay.blocks:,} blocks" if settings.replay.blocks else "blocks for all"
+    blocks = counted(settings.replay.blocks, "block") if settings.replay.blocks else "blocks for all"
     return f"{settings.policy.value}, {blocks} of {settings.replay.block_size:,}"

@@ -34,6 +34,7 @@ from pagedkv.bench.kernel_peers import peers_of
 from pagedkv.bench.kernel_problems import Shape, make
 from pagedkv.bench.kernel_timing import Ceilings, measure_ceilings, measure_in_turns
 from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.spec.counts import counted
 from rich.console import Console
 
 GPU_SECONDS = 210.0  # after this, what is left runs without peers
@@ -60,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
     report = (_gpu if device.type == "cuda" else _cpu)(device, compiled=not options.no_compiled_peers)
     report["command"] = " ".join(["python -m pagedkv.bench.kernel_speed", *(arguments or sys.argv[1:])])
     text = as_markdown(report)
-    Console(soft_wrap=True).print(text, markup=False, highlight=False)
+    Console(emoji=False, soft_wrap=True).print(text, markup=False, highlight=False)
     if files is not None:
         write_json(files[0], report)
         files[1].write_text(text, encoding="utf-8")
@@ -123,7 +124,7 @@ def _cpu(device: torch.device, *, compiled: bool) -> dict[str, Any]:
         row.met = within and all(row.microseconds < taken for name, taken in times.items() if name != CONTIGUOUS)
         rows.append(row)
     return _report(
-        f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads",
+        f"{platform.processor() or platform.machine()}, {counted(torch.get_num_threads(), 'thread')}",
         ceilings,
         checks,
         rows,

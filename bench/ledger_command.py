@@ -19,6 +19,7 @@ from pagedkv.bench.model_configs import model_files, model_of
 from pagedkv.bench.model_options import Dtype, KvDtype, Model
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.spec.counts import counted
 from pagedkv.spec.ledger import (
     Demand,
     ModelShape,
@@ -87,7 +88,7 @@ def ledger_command(
     if tokens is None:
         tokens = _longest(shape, terms, sequences, amount)
     if shared_tokens >= tokens:
-        what = f"a sequence has {tokens} tokens, and the last is always its own"
+        what = f"a sequence has {counted(tokens, 'token')}, and the last is always its own"
         raise BadInput(f"--shared-tokens {shared_tokens}", what, "share fewer")
     demand = Demand(sequences, tokens, shared_tokens)
     facts = _facts(shape, terms, demand, kv_dtype, amount)
@@ -111,7 +112,7 @@ def _longest(model: ModelShape, terms: Terms, sequences: int, memory: int | None
         raise BadInput("--tokens", "neither tokens nor memory are given", "give --tokens, --memory, or both")
     longest = tokens_that_fit(model, terms, sequences, memory, TOKENS_MAX)
     if not longest:
-        what = f"{in_words(memory)} do not hold {sequences:,} sequences of one token"
+        what = f"{in_words(memory)} do not hold {counted(sequences, 'sequence')} of one token"
         raise BadInput("--memory", what, "give more, or ask about fewer --sequences")
     return longest
 
@@ -148,15 +149,15 @@ def _facts(model: ModelShape, terms: Terms, demand: Demand, kv_dtype: KvDtype, m
 def _print(model: ModelShape, facts: dict[str, Any], command: str, *, asked: bool) -> None:
     """Print table and lines; `asked`: the tokens of a sequence were given, and not found for the memory."""
     sequences, tokens, ranks = facts["sequences"], facts["tokens"], facts["tensor_parallel"]
-    title = f"{model.name}: {sequences:,} x {tokens:,} tokens, {facts['kv_dtype']}, blocks of {facts['block_size']:,}"
-    table = Table(title=Text(f"{title}, rank 1 of {ranks}"), title_justify="left")
+    title = f"{model.name}: {sequences:,} x {counted(tokens, 'token')}, {facts['kv_dtype']}"
+    table = Table(title=Text(f"{title}, blocks of {facts['block_size']:,}, rank 1 of {ranks}"), title_justify="left")
     table.add_column("figure")
     table.add_column("bytes", justify="right")
     table.add_column("", justify="right")
     table.add_column("meaning")
     for name, meaning in _meanings(model, facts).items():
         table.add_row(name, f"{facts[name]:,}", in_words(facts[name]), meaning, end_section=name == "device_bytes")
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     if "memory_bytes" in facts:
         for line in (*_fitting(facts), *([] if asked else [NOT_ASKED])):
@@ -167,12 +168,12 @@ def _print(model: ModelShape, facts: dict[str, Any], command: str, *, asked: boo
 def _fitting(facts: dict[str, Any]) -> list[str]:
     """Say what fits into the memory that was named."""
     many, longest, blocks = facts["sequences_that_fit"], facts["tokens_that_fit"], facts["usable_blocks"]
-    pool = f"{blocks:,} usable blocks, {blocks * facts['block_size']:,} tokens"
+    pool = f"{counted(blocks, 'usable block')}, {counted(blocks * facts['block_size'], 'token')}"
     more = " or more" if longest == TOKENS_MAX else ""
     return [
         "Weights and activations are not in it: take them off --memory first.",
         f"Into {in_words(facts['memory_bytes'])} this {'fits' if facts['fits'] else 'does not fit'}.",
-        f"Sequences of {facts['tokens']:,} tokens that fit: {many:,}.",
+        f"Sequences of {counted(facts['tokens'], 'token')} that fit: {many:,}.",
         f"Tokens that each of {facts['sequences']:,} could have, nothing shared: {longest:,}{more}.",
         f"Were all of it a pool in which every layer keeps every token, without scratch and headroom: {pool}.",
     ]
@@ -187,9 +188,9 @@ def _meanings(model: ModelShape, facts: dict[str, Any]) -> dict[str, str]:
     shared = f", {facts['shared_tokens']:,} shared" if facts["shared_tokens"] else ""
     return {
         "token_bytes": f"a token in all layers: layers x heads x numbers {heads}",
-        "block_bytes": f"a block of {facts['block_size']:,} tokens in all layers",
+        "block_bytes": f"a block of {counted(facts['block_size'], 'token')} in all layers",
         "kv_bytes": f"K and V of all positions that are kept{shared}",
-        "tail_waste_bytes": f"slots that no kept position fills, of {facts['blocks']:,} blocks",
+        "tail_waste_bytes": f"slots that no kept position fills, of {counted(facts['blocks'], 'block')}",
         "null_block_bytes": "block 0, in every layer",
         "block_table_bytes": "int32, a row a sequence",
         "workspace_bytes": "scratch, work lists and slot mappings of the kernels",

@@ -27,6 +27,7 @@ from pagedkv.impl.requests import Limits, Request
 from pagedkv.impl.scheduler import Scheduler
 from pagedkv.impl.staging import StagingPool
 from pagedkv.impl.storage import KvShape, Storage
+from pagedkv.spec.counts import counted
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -151,13 +152,15 @@ def main(arguments: list[str] | None = None) -> int:
     parts_us, step_bytes = measure(options.sequences, options.steps)
     whole_us = parts_us.pop(WHOLE)
     table = Table(
-        "part", "us a step", title=f"{options.sequences:,} sequences decode, medians of {options.steps} steps"
+        "part",
+        "us a step",
+        title=f"{options.sequences:,} sequences decode, medians of {counted(options.steps, 'step')}",
     )
     for part, part_us in parts_us.items():
         table.add_row(part, f"{part_us:,.0f}")
     table.add_section()
     table.add_row(WHOLE, f"{whole_us:,.0f}")
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     console.print(f"{step_bytes:,} bytes go up in a step")
     target_us = TARGET_US * max(1.0, options.sequences / SEQUENCES)

@@ -246,7 +246,7 @@ def main() -> int:
         figure, target = f"{line.figure:.2f}", f"{line.target:g} {line.unit}"
         verdict = "holds" if line.holds else "[red]missed"
         table.add_row(line.case, f"{line.floor_us:.1f}", f"{line.manager_us:.1f}", figure, target, verdict)
-    Console().print(table)
+    Console(emoji=False).print(table)
     return 0 if all(line.holds for line in lines) else 1
 
 

@@ -1,4 +1,4 @@
-"""Operations and what came of them, in words.
+"""Operations and what came of them, and the world in which they were done, in words.
 
 The same words stand in the tables of counterexamples and in pictures. A table has room for all of them; below a column
 of a picture long batches and long lists of blocks are cut, and say how many more there are.
@@ -10,6 +10,8 @@ from typing import Any, cast
 from pagedkv.bench import foreign_search
 from pagedkv.spec import foreign_alphabet, scheduler_alphabet
 from pagedkv.spec.alphabet import KINDS, Extend, Operation, Release, Retire, Submit, describe
+from pagedkv.spec.counts import counted
+from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import Happened
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.refusals import Refused
@@ -63,6 +65,21 @@ def _of_requests(decision: Decision) -> Iterable[str]:
     happened = {"admits": plan.admitted, "preempts": preempted, "fails": plan.failed, "finishes": decision.finished}
     yield from (f"{word} {_list(requests, None)}" for word, requests in happened.items() if requests)
     yield from (f"forks {parent} to {child}" for parent, child in plan.forked)
+
+
+def world_in_words(case: Any) -> str:
+    """Return the sizes and limits of what a trace runs on: of a cache, or of a scheduler of either kind."""
+    config, limits = case.config, getattr(case, "limits", None)
+    pool = f"{counted(config.blocks, 'block')} of {counted(config.block_size, 'token')}"
+    if limits is None:
+        launches = counted(config.launches, "launch", "launches")
+        return f"{pool}, {counted(config.streams, 'stream')}, at most {launches} in flight"
+    if not isinstance(case, ForeignCase):
+        return f"{pool}; {limits.describe()}"
+    positions, rows = counted(limits.max_tokens_per_step, "position"), counted(limits.max_running, "row")
+    cache = "on" if limits.prefix_cache else "off"
+    steps = counted(limits.steps_ahead, "step")
+    return f"{pool}; at most {positions} and {rows} a step, {steps} in flight; prefix cache {cache}"
 
 
 def kind_of(operation: Any) -> str:

@@ -17,7 +17,7 @@ from typing import IO, Any
 from pagedkv.bench.foreign_search import TRIED, foreign_plan
 from pagedkv.bench.peers import Level, Peer
 from pagedkv.bench.peers_report import report_finding
-from pagedkv.bench.targets import OURS, imported, load_target, plan_of, trial, world_for
+from pagedkv.bench.targets import kind_of, load_target, plan_of, trial, world_for
 from pagedkv.spec import fuzz, traces
 from pagedkv.spec.alphabet import KINDS
 from pagedkv.spec.foreign_asking import made
@@ -52,10 +52,8 @@ class Server:
         return load_target(self.peer.target)
 
     def is_scheduler(self) -> bool:
-        """Whether it is one, by its class. Errors: `BadInput`."""
-        factory: Any = load_target(self.peer.target)
-        kind = factory if self.peer.target in OURS else imported(self.peer.target)
-        return isinstance(kind, type) and issubclass(kind, ForeignScheduler)
+        """Whether it is one that is judged from outside. Errors: `BadInput`."""
+        return kind_of(self.factory) is ForeignScheduler
 
     def manager(self) -> Manager:
         """Make one, to be asked what it claims. Errors: `BadInput`."""

@@ -95,9 +95,9 @@ def print_tables(
     wanted: Sequence[Mapping[str, Any]],
 ) -> None:
     """Print the table of all cases, and what is wanted of them."""
-    console = Console()
+    console = Console(emoji=False)
     if not console.is_terminal:
-        console = Console(width=WIDTH)
+        console = Console(width=WIDTH, emoji=False)
     titles = {name: name if name == OURS else PEERS[name].title for name in missing}
     table = Table(
         "case",

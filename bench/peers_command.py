@@ -13,14 +13,16 @@ from typing import Annotated, Any
 import typer
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.peer_process import PeerProcess
 from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
 from pagedkv.bench.peers_campaign import Campaign, run_campaign
-from pagedkv.bench.peers_report import BROKEN, cell, markdown, report_finding, verdicts
+from pagedkv.bench.peers_report import BROKEN, REPORT, cell, markdown, report_finding, verdicts
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json, write_whole
 from pagedkv.bench.search_options import output_folder
 from pagedkv.bench.targets import look_here
+from pagedkv.spec.counts import counted
 from pagedkv.spec.quoting import one_line
 from pagedkv.spec.refusals import Broken
 from rich.console import Console
@@ -30,6 +32,7 @@ PEERS_EXAMPLE = "Example: pagedkv peers transformers vllm --operations 100000 --
 NAMES_HELP = f"Which: {', '.join(PEERS)}; impl; or package.module:class. By default all that are named."
 PEERS_OUT = Path("pagedkv-peers")
 PAGE = "peers.md"
+PRINTED = "printed.txt"
 COLUMNS_MAX = 3  # of peers in one table, so that it fits a terminal of 80 characters
 
 
@@ -51,13 +54,13 @@ def peers_command(
     look_here()
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file, [PAGE])
+    out = output_folder(out, json_file, [PAGE], endings=(*ENDINGS, REPORT, PRINTED))
     with LateSpinner("judging peers") as spinner:
         told = [_judge(peer, (operations, seed), out, invoked_as(context), spinner) for peer in peers]
     _print(told)
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / PAGE, ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
-    Console().print(f"table: {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
+    Console(emoji=False).print(f"table: {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
     if json_file is not None:
         write_json(json_file, {"peers": told, "command": invoked_as(context)})
     if any(peer["findings"] or peer.get("untraced") for peer in told):
@@ -72,11 +75,11 @@ def _judge(peer: Peer, limits: tuple[int, int], out: Path, command: str, spinner
     facts["version"] = peer.version()
 
     def show_progress(campaign: Campaign) -> None:
-        found = f", {len(campaign.findings)} rules broken" if campaign.findings else ""
-        spinner.says(f"{peer.name}: {campaign.operations:,} operations{found}")
+        found = f", {counted(len(campaign.findings), 'rule')} broken" if campaign.findings else ""
+        spinner.says(f"{peer.name}: {counted(campaign.operations, 'operation')}{found}")
 
     spinner.says(f"{peer.name}: importing {peer.package}")
-    printed = (out / peer.folder / "printed.txt").absolute()
+    printed = (out / peer.folder / PRINTED).absolute()
     printed.parent.mkdir(parents=True, exist_ok=True)
     process = PeerProcess(peer, printed)
     try:
@@ -114,7 +117,7 @@ def _reported(campaign: Campaign, process: PeerProcess, out: Path, command: str)
 
 
 def _print(told: Sequence[dict[str, Any]]) -> None:
-    console = Console()
+    console = Console(emoji=False)
     for level, title in ((Level.MANAGER, "cache managers"), (Level.SCHEDULER, "schedulers with their cache")):
         judged = [peer for peer in told if peer["level"] == level and "rules" in peer]
         for first in range(0, len(judged), COLUMNS_MAX):
@@ -150,10 +153,11 @@ def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
         claims = f"; claims {peer['discipline']}" if peer["discipline"] else ""
         left_out = f"; not offered: {', '.join(peer['not_offered'])}" if peer["not_offered"] else ""
         ended = f"; ended early: {peer['ended']}" if peer["ended"] else ""
-        yield f"{name}: {peer['operations']:,} operations in {peer['runs']:,} runs{claims}{left_out}{ended}"
+        runs = f"{counted(peer['operations'], 'operation')} in {counted(peer['runs'], 'run')}"
+        yield f"{name}: {runs}{claims}{left_out}{ended}"
         yield from (f"  CRASH, not told by operations: {one_line(death)}" for death in peer["untraced"])
         for finding in peer["findings"]:
-            yield f"  {finding['rule']} broken in {finding['length']} operations: {finding['detail']}"
+            yield f"  {finding['rule']} broken in {counted(finding['length'], 'operation')}: {finding['detail']}"
             yield f"    {finding['report']}"
 
 

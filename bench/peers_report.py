@@ -13,11 +13,13 @@ from typing import Any
 
 from pagedkv.bench.counterexample import own_calls, sentence_of, words_of
 from pagedkv.bench.counterexample_files import save
+from pagedkv.bench.operation_words import world_in_words
 from pagedkv.bench.peers import Peer
 from pagedkv.bench.result_files import write_whole
 from pagedkv.spec.quoting import one_line
 from pagedkv.spec.traces import Finding, Told, tell
 
+REPORT = ".md"  # ends the name of a finding's text
 KEPT, BROKEN, NOT_OFFERED, NOT_MET = "kept", "broken", "not offered", "not met"
 
 
@@ -39,7 +41,7 @@ def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path,
         "own_calls": own_calls(told)[1:],
         **{what: str(name) for what, name in saved._asdict().items() if name},
     }
-    text = directory / peer.folder / f"{saved.trace.name.split('.')[0]}.md"
+    text = directory / peer.folder / f"{saved.trace.name.split('.')[0]}{REPORT}"
     write_whole(text, ("\n".join(_text(finding, peer, told, facts)) + "\n").encode())
     return facts | {"report": str(text)}
 
@@ -47,8 +49,6 @@ def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path,
 def _text(finding: Finding, peer: Peer, told: Sequence[Told], facts: Mapping[str, Any]) -> list[str]:
     """Return a finding as its owners would read it."""
     case = finding.case
-    sizes = ", ".join(f"{value} {field.replace('_', ' ')}" for field, value in case.config._asdict().items())
-    limits = getattr(case, "limits", None)
     lines = [
         f"# {peer.title} {peer.version()}: {facts['rule']} does not hold",
         "",
@@ -56,7 +56,7 @@ def _text(finding: Finding, peer: Peer, told: Sequence[Told], facts: Mapping[str
         "",
         f"What was seen: {facts['detail']}",
         "",
-        f"World: {sizes}{f'; {limits}' if limits else ''}. Python {platform.python_version()}, {platform.system()}.",
+        f"World: {world_in_words(case)}. Python {platform.python_version()}, {platform.system()}.",
     ]
     if told:
         lines += ["", "| step | operation | what came of it |", "|---|---|---|"]

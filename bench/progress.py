@@ -37,7 +37,7 @@ class LateProgress:
             return
         self._next_s = now_s + BETWEEN_S
         if self._bar is None:
-            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._bar = Progress(console=Console(stderr=True, emoji=False), transient=True)
             self._bar.add_task(self._description, total=self._total)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=done)
@@ -63,6 +63,6 @@ class LateSpinner:
         if self._status is None:
             if time.monotonic() < self._show_at_s:
                 return
-            self._status = Status("", console=Console(stderr=True))
+            self._status = Status("", console=Console(stderr=True, emoji=False))
             self._status.start()
         self._status.update(f"{self._description}: {text}")

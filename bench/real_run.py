@@ -27,6 +27,7 @@ from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.line_reader import LineReader
 from pagedkv.bench.lists import number_of
 from pagedkv.bench.traces import Float64Array, Int64Array, Trace
+from pagedkv.spec.counts import counted
 
 META, REQUESTS, TICKS = "meta.json", "requests.jsonl", "timeseries.csv"
 TIMES = ("arrival_time", "queued_ts", "scheduled_ts", "first_token_ts", "last_token_ts")
@@ -217,7 +218,7 @@ def _ticks(path: Path) -> Ticks:
     rows: list[list[float]] = []
     for cells in _cells(lines, texts):
         if len(cells) != len(header):
-            raise lines.wrong(f"{len(cells)} columns, the header has {len(header)}", "is the file cut off?")
+            raise lines.wrong(f"{counted(len(cells), 'column')}, the header has {len(header)}", "is the file cut off?")
         row = [_number(lines, name, cells[place]) for name, place in zip(TICK_COLUMNS, at, strict=True)]
         if rows and row[0] <= rows[-1][0]:
             raise lines.wrong(f"the time {row[0]:g} does not come after {rows[-1][0]:g}", "fetch the run's files again")

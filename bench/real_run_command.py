@@ -31,6 +31,7 @@ from pagedkv.bench.step_time import StepTime, read_step_time, step_time_files
 from pagedkv.bench.step_time_fit import ROUNDS_MAX, fit_step_time
 from pagedkv.bench.traces import Trace, read_trace
 from pagedkv.impl.requests import Limits
+from pagedkv.spec.counts import counted
 from rich.console import Console
 
 CompareRun = Annotated[
@@ -66,9 +67,9 @@ def compare_with_run(
     check_same_requests(run, trace)
     settings, assumptions = run_settings(run, trace, given)
     comparison = fit_and_compare(run, trace, settings, assumptions, step_time)
-    title = f"{run.device}, {run.engine}, {len(run):,} requests"
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    Console().print(comparison.as_table(title))
+    title = f"{run.device}, {run.engine}, {counted(len(run), 'request')}"
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
+    Console(emoji=False).print(comparison.as_table(title))
     said = findings(comparison)
     lines = [_in_words(comparison), *said]
     if assumptions:
@@ -153,10 +154,11 @@ def _in_words(comparison: Comparison) -> str:
     """Say what the replay was done with."""
     limits, settings = comparison.settings.limits, comparison.settings
     return (
-        f"Replayed with --step-time {comparison.step_time.in_words()}, {settings.blocks:,} blocks of"
-        f" {settings.block_size}, at most {limits.max_tokens_per_step:,} tokens a step and {limits.max_running:,}"
-        f" sequences, prefix cache {'on' if limits.prefix_cache else 'off'}, {limits.steps_ahead} steps ahead:"
-        f" {comparison.replayed.counts.preemptions:,} preemptions,"
+        f"Replayed with --step-time {comparison.step_time.in_words()}, {counted(settings.blocks, 'block')} of"
+        f" {settings.block_size}, at most {counted(limits.max_tokens_per_step, 'token')} a step and"
+        f" {counted(limits.max_running, 'sequence')}, prefix cache {'on' if limits.prefix_cache else 'off'},"
+        f" {counted(limits.steps_ahead, 'step')} ahead:"
+        f" {counted(comparison.replayed.counts.preemptions, 'preemption')},"
         f" {comparison.replayed.counts.peak_running:,} running at most, between the ticks of the measured run too."
     )
 
@@ -166,7 +168,7 @@ def _assumed(comparison: Comparison, meta_file: Path) -> str:
     text = f"Assumed, as {meta_file.name} does not say it: {', '.join(comparison.assumptions)}."
     if any(each.startswith("--blocks") for each in comparison.assumptions):
         peak = comparison.replayed.counts.peak_blocks
-        text += f" Ours used {peak:,} blocks at most: that pool was never the limit."
+        text += f" Ours used {counted(peak, 'block')} at most: that pool was never the limit."
     return text
 
 

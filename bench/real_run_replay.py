@@ -19,6 +19,7 @@ from pagedkv.bench.scheduler_report import SchedulerCounts
 from pagedkv.bench.step_time import StepTime
 from pagedkv.bench.traces import Float64Array, Trace
 from pagedkv.impl.requests import Limits
+from pagedkv.spec.counts import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,7 @@ def replay_run(
     scheduled = outcome.scheduled
     if scheduled.refusals:
         first = scheduled.refusals[0]
-        what = f"request {first.request} is refused ({first.reason}) with {settings.blocks:,} blocks"
+        what = f"request {first.request} is refused ({first.reason}) with {counted(settings.blocks, 'block')}"
         raise BadInput(str(trace.path), what, "a measured run has served all of them: are pool and trace its own?")
     records = sorted(requests.records)  # by request
     arrival_s, admitted_s, first_token_s, last_token_s = np.array([record[1:5] for record in records]).T / 1000

@@ -36,6 +36,7 @@ from pagedkv.bench.replay_queue import Queue, ReplaySettings, enqueue
 from pagedkv.bench.replay_report import ReplayCounts, ReplayReport
 from pagedkv.bench.traces import Int64Array, Trace
 from pagedkv.impl.refusals import Refused
+from pagedkv.spec.counts import counted
 from pagedkv.spec.refusals import Broken
 
 LAUNCHES_IN_FLIGHT = 2
@@ -170,7 +171,9 @@ class _Loop:
         for name, final in zip(self.queue.name[positions].tolist(), self.queue.final[positions].tolist(), strict=True):
             holding = self.engine.holding(name)
             if holding.launched_tokens != final:
-                raise Broken("R-CAP-2", f"request {name} ends with {holding.launched_tokens} tokens, not with {final}")
+                raise Broken(
+                    "R-CAP-2", f"request {name} ends with {counted(holding.launched_tokens, 'token')}, not with {final}"
+                )
             self.counts.logical_tokens += holding.launched_tokens
             self.counts.block_table_entries += holding.block_table_entries
             self.engine.release(name)

@@ -17,6 +17,7 @@ import numpy as np
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.traces import Float64Array, Int64Array, Trace
 from pagedkv.impl.requests import LOWEST_PRIORITY, Limits
+from pagedkv.spec.counts import counted
 
 DRAWN_AT_ONCE = 4096  # requests
 
@@ -45,7 +46,7 @@ class TrafficSettings:
 def check_samples(samples: int, limits: Limits) -> None:
     """Refuse more samples of a request than may run."""
     if samples > limits.max_running:
-        what = f"{samples} samples a request, and {limits.max_running} sequences may run"
+        what = f"{counted(samples, 'sample')} a request, and {limits.max_running} sequences may run"
         raise BadInput("--samples", what, "give fewer, or a larger --max-running")
 
 

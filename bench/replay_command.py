@@ -196,7 +196,7 @@ def _run(
         facts |= asdict(manner.scheduling[0]) | asdict(manner.scheduling[1])
     if manner.clock is not None:
         facts |= asdict(manner.clock)
-    console = Console()
+    console = Console(emoji=False)
     title = f"{trace.name}: {requests_read.format.name} trace, engine {manner.engine.value}"
     title = title if manner.scheduling is None else f"{title}, policy {facts['policy']}"
     console.print(report.as_table(title))

@@ -31,6 +31,7 @@ from pagedkv.impl.refusals import Empty, TooLong, Unknown
 from pagedkv.impl.requests import Request, accepted
 from pagedkv.impl.results import Launch
 from pagedkv.impl.scheduler import Scheduler
+from pagedkv.spec.counts import counted
 from pagedkv.spec.refusals import Broken
 
 
@@ -258,7 +259,7 @@ class ReplayLoop:
         if wrong.size:
             place = wrong[0]
             request, final = self.request[slots[place]], self.final[slots[place]]
-            raise Broken("R-CAP-2", f"request {request} ends with {lengths[place]} tokens, not with {final}")
+            raise Broken("R-CAP-2", f"request {request} ends with {counted(lengths[place], 'token')}, not with {final}")
         expected = self.request[slots].tolist()
         if self.samples > 1:
             expected = [request for request in expected if self._is_last_sample(request)]

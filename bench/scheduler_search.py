@@ -13,10 +13,11 @@ import typer
 from pagedkv.bench import foreign_search
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.scheduler_adapter import ImplementedScheduler
-from pagedkv.bench.targets import imported_target
+from pagedkv.bench.targets import imported_target, of_another_kind
 from pagedkv.spec.foreign_drivers import ForeignPlan
+from pagedkv.spec.foreign_scheduler import ForeignScheduler
 from pagedkv.spec.requests import Limits, Policy, Request
-from pagedkv.spec.scheduler import ReferenceScheduler, SchedulerFactory
+from pagedkv.spec.scheduler import ReferenceScheduler, Scheduler, SchedulerFactory
 from pagedkv.spec.scheduler_alphabet import Operation, from_json, to_json
 from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan, SchedulerSettings
 from pagedkv.spec.scheduler_moves import Scope
@@ -36,10 +37,12 @@ OfScheduler = Annotated[
 
 
 def scheduler_target(name: str) -> SchedulerFactory:
-    """Return the scheduler that `--target` names. Errors: `BadInput`."""
-    if name not in SCHEDULERS:
-        raise BadInput(f"--target {name}", "no scheduler", f"give {' or '.join(SCHEDULERS)} beside --scheduler")
-    return SCHEDULERS[name]
+    """Return the scheduler that `--target` names, which shows its cache. Errors: `BadInput`."""
+    factory, foreign = any_scheduler(name)
+    if foreign:
+        what = "a scheduler that is judged from outside, and explore walks those that show their cache"
+        raise BadInput(f"--target {name}", what, f"drive it by pagedkv fuzz --scheduler --target {name}")
+    return factory
 
 
 def any_scheduler(name: str) -> tuple[Callable[..., Any], bool]:
@@ -49,8 +52,11 @@ def any_scheduler(name: str) -> tuple[Callable[..., Any], bool]:
     """
     if name in SCHEDULERS:
         return SCHEDULERS[name], False
-    factory = imported_target(name)
-    return factory, foreign_search.is_foreign(factory, f"--target {name}")
+    factory, where = imported_target(name), f"--target {name}"
+    try:
+        return factory, foreign_search.is_foreign(factory, where)
+    except BadInput as bad:
+        raise of_another_kind(factory, where, ForeignScheduler, Scheduler) or bad from bad
 
 
 def scheduler_plan(target: str, config: Config | None, *, sharing: bool) -> SchedulerPlan | ForeignPlan:

@@ -35,11 +35,18 @@ JUDGED_FROM_OUTSIDE = "judged from outside: what a virtual device reads (R-DATA)
 OUT_DEFAULT = Path("pagedkv-out")
 
 
-def output_folder(path: Path, json_file: Path | None, names: Iterable[str] = (), keep: Iterable[Path] = ()) -> Path:
+def output_folder(
+    path: Path,
+    json_file: Path | None,
+    names: Iterable[str] = (),
+    keep: Iterable[Path] = (),
+    endings: tuple[str, ...] = (),
+) -> Path:
     """Give the folder if results can be put there, made if need be: a search must not end in vain.
 
     Where it is known what its files are called, none of `names` may be a file of `keep`, which are read, nor the file
-    of --json. Nothing is made yet. Errors: `BadInput`.
+    of --json; where it is not, no file in it with one of these `endings` may be that of --json. Nothing is made yet.
+    Errors: `BadInput`.
     """
     where = f"--out {path}"
     try:
@@ -55,6 +62,9 @@ def output_folder(path: Path, json_file: Path | None, names: Iterable[str] = (),
     if path.is_dir():  # else none of its files is there
         for name in names:
             output_file(path / name, "--out", [*keep, *([json_file] if json_file else [])])
+    if json_file is not None and path.resolve() in json_file.parents and json_file.name.lower().endswith(endings):
+        what = f"a file of a counterexample in the folder of --out {path} may be called that"
+        raise BadInput(f"--json {json_file}", what, "name another file")
     return path
 
 
@@ -69,7 +79,7 @@ def output_places(
 
 def end_in_counterexample(finding: Finding, out: Path, target: str) -> dict[str, str]:
     """Print and save a counterexample; return where it is, for a report."""
-    console = Console()
+    console = Console(emoji=False)
     told, broken = tell(finding.case, finding.trace)
     show(console, finding, told, broken)
     saved = {what: str(name) for what, name in save(finding, told, out, target)._asdict().items() if name}

@@ -14,6 +14,7 @@ from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.show_files import picture_file, write_picture
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_sources import film_of_journal
+from pagedkv.spec.counts import counted
 from rich.console import Console
 
 SHOW_EXAMPLE = "Example: pagedkv show pagedkv-out/R-LIFE-1-3.journal.jsonl -o blocks.html"
@@ -50,8 +51,8 @@ def show_command(
 
 
 def _print(film: Film, journal: Path, out: Path) -> None:
-    console = Console(soft_wrap=True, markup=False, highlight=False)
-    drawn = f"{len(film.blocks):,} blocks, {len(film.stills):,} of {_steps(film):,} operations"
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
+    drawn = f"{counted(len(film.blocks), 'block')}, {len(film.stills):,} of {counted(_steps(film), 'operation')}"
     console.print(f"{out}: {journal}, {drawn}{' (a sample)' if film.sampled else ''}")
     if film.mark:
         console.print(f"{film.mark.rule}: {film.mark.sentence}")

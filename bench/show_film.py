@@ -71,6 +71,8 @@ class Film:
     config: Config
     unit: str  # what numbers count: `line` or `step`
     first_block: int = 1
+    holder: str = "sequence"  # what holds blocks: a `sequence`, or a `request` of a stranger's scheduler
+    world: str = ""  # its sizes and limits in words, where there is more to say than `config` does
     sentences: Mapping[str, str] = field(default_factory=lambda: _SENTENCES)  # of rules, by their names
     stills: list[Still] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)  # chosen

@@ -22,6 +22,7 @@ from pagedkv.bench.show_strips import (
     legend_handles,
     words_below,
 )
+from pagedkv.spec.counts import counted, nth
 
 DOTS_AN_INCH = 110
 LEFT_INCHES = 1.0
@@ -120,28 +121,23 @@ def draw(film: Film) -> Drawn:
 
 def _heading(film: Film, columns: int) -> list[str]:
     config = film.config
-    sizes = ", ".join(
-        [
-            f"{_count(config.blocks, 'block')} of {_count(config.block_size, 'slot')}",
-            _count(config.streams, "stream"),
-            f"{_count(film.steps, 'operation')} that broke no rule",
-        ]
-    )
-    lines = [_printable(film.title), f"{sizes}."]
+    blocks = f"{counted(config.blocks, 'block')} of {counted(config.block_size, 'slot')}"
+    world = film.world or f"{blocks}, {counted(config.streams, 'stream')}"
+    lines = [_printable(film.title), f"{world}; {counted(film.steps, 'operation')} that broke no rule."]
     if film.block_stride > 1:
-        many = f"every {_nth(film.block_stride)} of the {film.blocks_used:,} blocks that were used"
+        many = f"every {nth(film.block_stride)} of the {film.blocks_used:,} blocks that were used"
         lines.append(f"A sample of blocks: {many}, in order of first use.")
     elif not film.whole_pool:
         lines.append(f"The {len(film.blocks)} blocks that were used; the others are free throughout.")
     if film.step_stride > 1:
         lines.append(
-            f"A sample of {film.unit}s: every {_nth(film.step_stride)} for the blocks; counts are of all, as means."
+            f"A sample of {film.unit}s: every {nth(film.step_stride)} for the blocks; counts are of all, as means."
         )
     if film.sampled:
         most = [max(series, default=0) for series in film.counts]
         lines.append(
             f"At most at once: {most[0]:,} held by one, {most[1]:,} shared, {most[2]:,} quarantined, {most[3]:,} idle; "
-            f"{most[4]:,} launches in flight. {len(film.copies):,} copies."
+            f"{counted(most[4], 'launch', 'launches')} in flight. {counted(len(film.copies), 'copy', 'copies')}."
         )
     return [part for line in lines for part in textwrap.wrap(line, columns)]
 
@@ -157,14 +153,6 @@ def _verdict(film: Film, columns: int) -> list[str]:
 
 def _printable(text: str) -> str:
     return "".join(each if each.isprintable() else "?" for each in text).replace("$", r"\$")
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'s' * (number != 1)}"
-
-
-def _nth(number: int) -> str:
-    return f"{number:,}" + ("th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th"))
 
 
 def _name_steps(axes: Axes, film: Film, words: tuple[list[str], int, float] | None) -> None:

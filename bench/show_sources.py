@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from pagedkv.bench.failures import BadInput
+from pagedkv.bench.operation_words import world_in_words
+from pagedkv.bench.own_files import JOURNAL, another_of_ours
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
 from pagedkv.spec.asking import table_of
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.moves import possible
@@ -48,7 +51,8 @@ def film_of_journal(path: Path, on_line: Callable[[Journal], None] = lambda _jou
                 film.end()
             return film
     except InvalidJournal as error:
-        raise BadInput(error.where, error.what, error.remedy) from None
+        bad = BadInput(error.where, error.what, error.remedy)
+        raise another_of_ours(error.where, path, JOURNAL) or bad from None
 
 
 def _claims(record: Record) -> dict[Block, Cell]:
@@ -70,7 +74,7 @@ def _claims(record: Record) -> dict[Block, Cell]:
 def film_of_counterexample(finding: Finding) -> Film:
     """Run a trace again and film it up to the step that breaks a rule."""
     config = finding.case.config
-    title = f"{finding.broken.rule} after {len(finding.trace)} operations"
+    title = f"{finding.broken.rule} after {counted(len(finding.trace), 'operation')}"
     try:
         world = finding.case.start()
     except Exception:  # noqa: BLE001  (a stranger's constructor may raise anything)
@@ -78,9 +82,9 @@ def film_of_counterexample(finding: Finding) -> Film:
         film.mark_broken(finding.broken, 0)
         return film
     stage = ForeignStage(world) if isinstance(world, ForeignWorld) else Stage(world)
-    film = Film(title, config, "step", stage.first_block)
+    film = Film(title, config, "step", stage.first_block, world=world_in_words(finding.case))
     if isinstance(world, ForeignWorld):
-        film.sentences = FOREIGN_RULES
+        film.sentences, film.holder = FOREIGN_RULES, "request"
     number = 0
     for operation in finding.trace:
         if not possible(world.state, operation):

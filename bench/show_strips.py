@@ -16,7 +16,9 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import MaxNLocator
 from pagedkv.bench.show_film import Film, Flight
 from pagedkv.bench.show_grid import BANDS_MAX, CHARACTER_INCHES, HATCH, IDLE_HATCH, INK, LABEL_POINTS, WRONG
+from pagedkv.bench.show_history import Holder
 from pagedkv.bench.show_runs import COLOURS, last_number
+from pagedkv.spec.counts import counted, nth
 
 LANES_MAX = 12
 AREA_POINTS_MAX = 600
@@ -147,15 +149,25 @@ def words_below(film: Film, step_inches: float) -> tuple[list[str], int, float] 
     return ["\n".join(lines) for lines in wrapped], 90, 0.15 + longest * 0.061
 
 
+def _begun_again(holder: Holder, kind: str) -> str:
+    """Say what a name with a number behind it means: names of sequences come again, requests after a preemption."""
+    name, _, time = holder.partition(".")
+    if kind == "request":
+        return f"request {name} again, after {counted(int(time) - 1, 'preemption')}"
+    return f"the {nth(int(time))} sequence that is called {name}"
+
+
 def legend_handles(film: Film) -> list[Artist]:
     """Return what the legend explains: only what is drawn."""
     cells = [cell for still in film.stills for cell in still.cells.values()]
     standings = {cell.standing.value for cell in cells}
     handles: list[Artist] = [Patch(facecolor="white", edgecolor="#CCCCCC", label="free")]
     if "held" in standings:
-        handles.append(Patch(facecolor=COLOURS[0], edgecolor=INK, label="held: a colour a sequence, its name inside"))
-    if any("." in holder for cell in cells for holder in cell.holders):
-        handles.append(Line2D([], [], linestyle="", label="3.2: the second sequence that is called 3"))
+        label = f"held: a colour a {film.holder}, its name inside"
+        handles.append(Patch(facecolor=COLOURS[0], edgecolor=INK, label=label))
+    again = next((holder for cell in cells for holder in cell.holders if "." in holder), None)
+    if again:
+        handles.append(Line2D([], [], linestyle="", label=f"{again}: {_begun_again(again, film.holder)}"))
     if any(cell.standing == "held" and not cell.holders for cell in cells):
         handles.append(Patch(facecolor="#BBBBBB", edgecolor=INK, label="? held, by no row that is known"))
     if "shared" in standings:

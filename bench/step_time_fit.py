@@ -30,6 +30,7 @@ from pagedkv.bench.least_squares import non_negative_least_squares
 from pagedkv.bench.real_run_replay import ReplayedRun, RunSettings, replay_run
 from pagedkv.bench.step_time import COEFFICIENTS, StepTime, terms
 from pagedkv.bench.traces import Float64Array, Int64Array, Trace
+from pagedkv.spec.counts import counted
 
 QUANTITIES = ("tokens", "decoding rows", "positions read")  # of a step
 ROUNDS_MAX = 20
@@ -79,7 +80,9 @@ def fit_step_time(
     usable = (trace.output_tokens[requests] >= 2) & (decode_ms > 0)
     requests, decode_ms = requests[usable], decode_ms[usable]
     if requests.size < REQUESTS_MIN:
-        what = f"{requests.size} requests with a decode time to be fitted, at least {REQUESTS_MIN} are needed"
+        what = (
+            f"{counted(requests.size, 'request')} with a decode time to be fitted, at least {REQUESTS_MIN} are needed"
+        )
         raise BadInput(str(trace.path), what, "give a longer run, or coefficients by --step-time")
     tpot_ms = decode_ms / (trace.output_tokens[requests] - 1)
     coefficients = np.array([np.median(tpot_ms), 0.0, 0.0, 0.0])

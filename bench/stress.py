@@ -20,6 +20,7 @@ from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.stress_ledger import Tally, WrongRow
 from pagedkv.bench.stress_world import World, run_world
 from pagedkv.impl.device import open_device
+from pagedkv.spec.counts import counted
 from rich.console import Console
 
 SECONDS = 60.0
@@ -41,8 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(bad, file=sys.stderr)  # noqa: T201  (a command's one line)
         return 2
     tally, worlds, wrong = run(device, options.seconds, options.seed)
-    console = Console(soft_wrap=True, highlight=False)
-    console.print(f"{worlds} worlds on {device.type}: {_in_words(tally)}")
+    console = Console(emoji=False, soft_wrap=True, highlight=False)
+    console.print(f"{counted(worlds, 'world')} on {device.type}: {_in_words(tally)}")
     if wrong is None:
         console.print("every output row as dense attention in float64: holds")
     else:
@@ -63,7 +64,7 @@ def run(device: torch.device, seconds: float, seed: int) -> tuple[Tally, int, st
             except WrongRow as wrong:
                 return tally, worlds, str(wrong)
             worlds += 1
-            spinner.says(f"{worlds} worlds, {tally.rows:,} rows")
+            spinner.says(f"{counted(worlds, 'world')}, {tally.rows:,} rows")
             if time.monotonic() >= end:
                 break
     return tally, worlds, None

@@ -32,6 +32,7 @@ from pagedkv.bench.sweep_lengths import Lengths
 from pagedkv.bench.sweep_report import SweepRow
 from pagedkv.bench.sweep_traffic import Traffic, replay_traffic, step_time_of
 from pagedkv.kernels.arguments import Layout
+from pagedkv.spec.counts import counted
 from pagedkv.spec.ledger import ModelShape, Terms, token_bytes, usable_blocks
 
 TIMED_STEPS_MIN = 2  # whatever the time
@@ -84,7 +85,7 @@ def sweep(settings: SweepSettings, on_step: Callable[[int], None] = lambda _step
     times = read_kernel_times(settings.kernel_times, whole, list(sizes)) if settings.kernel_times else None
     room = [usable_blocks(model, of_size, pool_bytes) for of_size in terms]
     if not any(room):  # found out before minutes are spent
-        what = f"{pool_bytes:,} bytes do not hold one block of {min(sizes):,} tokens of {model.name}"
+        what = f"{pool_bytes:,} bytes do not hold one block of {counted(min(sizes), 'token')} of {model.name}"
         raise BadInput("--memory", what, "give more, as in 64GiB")
     batches = []
     for size, blocks in zip(sizes, room, strict=True):
@@ -183,4 +184,4 @@ def _steps_on_kernels(
 def _name_of(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"this CPU, {torch.get_num_threads()} threads"
+    return f"this CPU, {counted(torch.get_num_threads(), 'thread')}"

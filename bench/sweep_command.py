@@ -191,7 +191,7 @@ def _report(outcome: Outcome, out: Path, json_file: Path | None) -> None:
     """Print and write. Raises `typer.Exit(1)` where nothing satisfies both limits."""
     print_outcome(outcome)
     files = write_outcome(out, outcome)
-    console = Console(soft_wrap=True, markup=False, highlight=False)
+    console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)
     console.print(f"{out}: {', '.join(files)}")
     console.print(outcome.command)
     if json_file is not None:

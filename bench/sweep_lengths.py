@@ -21,6 +21,7 @@ import numpy as np
 from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.replay_queue import FinalLength, final_tokens
 from pagedkv.bench.traces import Int64Array, Trace
+from pagedkv.spec.counts import counted
 
 BUCKETS = ((1, 64), (65, 512), (513, 4096), (4097, 16384))
 WEIGHTS_DEFAULT = "0.25,0.25,0.25,0.25"
@@ -56,7 +57,7 @@ def weights_of(text: str) -> tuple[float, ...]:
     remedy = f"give {len(BUCKETS)} with a comma between, like {WEIGHTS_DEFAULT}"
     parts = text.split(",")
     if len(parts) != len(BUCKETS):
-        raise BadInput(where, f"{len(parts)} weights for {len(BUCKETS)} buckets", remedy)
+        raise BadInput(where, f"{counted(len(parts), 'weight')} for {len(BUCKETS)} buckets", remedy)
     if not all(_WEIGHT.fullmatch(part) and any(map(str.isdigit, part)) for part in parts):
         raise BadInput(where, "not all of them are numbers from 0", remedy)
     weights = tuple(map(float, parts))
@@ -82,7 +83,7 @@ def drawn_lengths(sequences: int, weights: tuple[float, ...], seed: int) -> Leng
         for number, ((begin, end), weight) in enumerate(zip(BUCKETS, weights, strict=True))
     ]
     facts = {"source": "buckets", "buckets": buckets, "seed": seed}
-    return Lengths(length, length, f"{sequences:,} lengths drawn from buckets, seed {seed}", facts)
+    return Lengths(length, length, f"{counted(sequences, 'length')} drawn from buckets, seed {seed}", facts)
 
 
 def trace_lengths(trace: Trace, convention: FinalLength) -> Lengths:
@@ -98,18 +99,17 @@ def trace_lengths(trace: Trace, convention: FinalLength) -> Lengths:
         "final_length": convention.value,
         "empty_requests_left_out": int((~some).sum()),
     }
-    source = f"{Path(trace.path).name}: {int(some.sum()):,} requests ({trace.format.name} trace)"
+    source = f"{Path(trace.path).name}: {counted(int(some.sum()), 'request')} ({trace.format.name} trace)"
     return Lengths(trace.prompt_tokens[some], final[some], source, facts)
 
 
 def lengths_in_words(lengths: Lengths) -> list[str]:
     """Say what the lengths are, in lines."""
-    lines = [f"{lengths.source}: {lengths.tokens:,} tokens, the longest {int(lengths.final.max()):,}"]
+    lines = [f"{lengths.source}: {counted(lengths.tokens, 'token')}, the longest {int(lengths.final.max()):,}"]
     for bucket in lengths.facts.get("buckets", ()):
         span = f"{bucket['first']:,} to {bucket['last']:,}"
-        lines.append(
-            f"  {span}: weight {bucket['weight']:g}, {bucket['sequences']:,} sequences, {bucket['tokens']:,} tokens"
-        )
+        held = f"{counted(bucket['sequences'], 'sequence')}, {counted(bucket['tokens'], 'token')}"
+        lines.append(f"  {span}: weight {bucket['weight']:g}, {held}")
     if lengths.facts.get("empty_requests_left_out"):
         lines.append(f"  {lengths.facts['empty_requests_left_out']:,} more have no prompt tokens and are left out")
     return lines

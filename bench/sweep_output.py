@@ -127,7 +127,7 @@ def mark_of(found: Sweep) -> str:
 
 def print_outcome(outcome: Outcome) -> None:
     """Print everything on the terminal."""
-    console = Console()
+    console = Console(emoji=False)
 
     def say(lines: list[str]) -> None:
         for line in lines:

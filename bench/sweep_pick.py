@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from pagedkv.bench.amounts import in_words
+from pagedkv.spec.counts import counted
 
 SPREAD = 1.02  # counts as equal where only medians are known
 
@@ -70,7 +71,7 @@ class Candidate(NamedTuple):
             return f"the most: {self.block_size} with {self.free_percent:.2f} %"
         sequences, needed, blocks, fit = self.side_by_side
         return (
-            f"with {self.block_size}, {sequences:,} sequences need {needed:,} blocks at one time, the pool has"
+            f"with {self.block_size}, {sequences:,} sequences need {counted(needed, 'block')} at one time, the pool has"
             f" {blocks:,}: at most {fit:,} fit"
         )
 

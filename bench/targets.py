@@ -5,6 +5,9 @@ a manager. Each of these is bad input and said in one line. What goes wrong late
 
 A target goes to worker processes by its name: each imports it for itself. So a factory can be whatever a module holds,
 a lambda or a bound method, too, which can't be sent from one process to another.
+
+There are cache managers and schedulers, and each has its commands. Who names one where the other is driven is told what
+the target is, and the command that drives it (`of_another_kind`).
 """
 
 import importlib
@@ -17,14 +20,17 @@ from functools import cache
 from typing import Annotated, Any
 
 import typer
+from pagedkv.bench import foreign_search
 from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.failures import BadInput
 from pagedkv.spec.asking import made
 from pagedkv.spec.calls import call, said
+from pagedkv.spec.foreign_scheduler import ForeignScheduler
 from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.manager import Factory, Manager, lacks
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken
+from pagedkv.spec.scheduler import Scheduler
 from pagedkv.spec.state import Config
 
 OURS: dict[str, type[Manager]] = {"impl": Implementation, "spec": Reference}
@@ -32,9 +38,18 @@ OURS: dict[str, type[Manager]] = {"impl": Implementation, "spec": Reference}
 Target = Annotated[
     str,
     typer.Option(
-        "--target", metavar="M:F", help="The manager: impl, spec, or package.module:factory (pagedkv.spec.manager)."
+        "--target",
+        metavar="M:F",
+        help="Which manager: impl, spec, or package.module:factory of yours, whose protocol is the text of "
+        "pagedkv.spec.manager; with --scheduler which scheduler: that of pagedkv.spec.foreign_scheduler.",
     ),
 ]
+
+KINDS: dict[type, tuple[str, str]] = {  # what it is, and how it is driven
+    Manager: ("a cache manager", "without --scheduler: pagedkv fuzz --target {}"),
+    ForeignScheduler: ("a scheduler that is judged from outside", "by pagedkv fuzz --scheduler --target {}"),
+    Scheduler: ("a scheduler that shows its cache", "with --scheduler: pagedkv fuzz --scheduler --target {}"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +122,29 @@ def trial(factory: Factory, where: str, config: Config) -> Manager:
     try:
         return made(factory, config)
     except Broken as broken:
-        raise BadInput(where, broken.detail, "it is called with a Config and gives a Manager") from broken
+        remedy = "it is called with a Config and gives a Manager (pagedkv.spec.manager)"
+        raise of_another_kind(factory, where, Manager) or BadInput(where, broken.detail, remedy) from broken
+
+
+def of_another_kind(factory: Callable[..., Any], where: str, *wanted: type) -> BadInput | None:
+    """Return what is to be said where a target is none of the kinds `wanted`; None: it is, or is of no kind at all."""
+    found = kind_of(factory)
+    if found is None or found in wanted:
+        return None
+    what, how = KINDS[found]
+    return BadInput(where, what, f"drive it {how.format(where.removeprefix('--target '))}")
+
+
+def kind_of(factory: Callable[..., Any]) -> type | None:
+    """Return which of `KINDS` a factory makes. A class says it of itself; a function is called."""
+    what = imported(factory.name) if isinstance(factory, Named) else factory
+    if isinstance(what, type):
+        return next((kind for kind in KINDS if issubclass(what, kind)), None)
+    for arguments in (foreign_search.TRIED[:1], foreign_search.TRIED):
+        with suppress(Broken):
+            found = call("which kind", what, *arguments)
+            return next((kind for kind in KINDS if isinstance(found, kind)), None)
+    return None
 
 
 def world_for(target: str, config: Config) -> Config:

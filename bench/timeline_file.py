@@ -5,6 +5,10 @@ a track of the *host*, on which a step is planned and a launch is retired; one o
 be in flight, from the end of its planning to the beginning of its retirement; and counters of requests and blocks, as
 they are once a step is planned. A track is there once something happens on it.
 
+Times are whole microseconds. A viewer drops a slice that begins before the one ahead of it on its track has ended, and
+trace processors that take a fraction of a microsecond by its binary digits and cut the rest off let slices that touch
+overlap by a nanosecond.
+
 Whose time it is depends on the replay. Without a clock (`replay_watch`) it is the host's, measured: how long scheduler
 and cache really take. On simulated time (`TimelineFileMeter`) a launch lasts what the model of time says, and planning
 and retiring are moments at its beginning and end. The file says which, and so does the device's name. It is written in
@@ -37,28 +41,30 @@ class TimelineFile:
         self._unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         self._file: IO[str] = _opened(self._unfinished, compressed=path.suffix == ".gz")
         head = json.dumps({"command": command, "clock": clock})
-        self._file.write(f'{{"displayTimeUnit":"ms","otherData":{head},"traceEvents":[\n')
+        self._file.write(f'{{"otherData":{head},"traceEvents":[\n')
         self._file.write(json.dumps({"ph": "M", "name": "process_name", "pid": PROCESS, "args": {"name": "replay"}}))
 
     def slice(self, track: int, name: str, begin_us: float, end_us: float, **facts: int) -> None:
         """Write what lasts from here to there."""
         self._name(track)
-        duration_us = round(max(end_us - begin_us, 0.0), 1)
+        begin, end = round(begin_us), round(end_us)
+        duration = max(end - begin, 0)
         self._event(
-            {"ph": "X", "name": name, "pid": PROCESS, "tid": track, "ts": begin_us, "dur": duration_us, "args": facts}
+            {"ph": "X", "name": name, "pid": PROCESS, "tid": track, "ts": begin, "dur": duration, "args": facts}
         )
 
     def moment(self, track: int, name: str, at_us: float, **facts: int) -> None:
         """Write what happens at once."""
         self._name(track)
-        self._event({"ph": "i", "s": "t", "name": name, "pid": PROCESS, "tid": track, "ts": at_us, "args": facts})
+        at = round(at_us)
+        self._event({"ph": "i", "s": "t", "name": name, "pid": PROCESS, "tid": track, "ts": at, "args": facts})
 
     def counters(self, at_us: float, sequences: int, waiting: int, held: int, quarantined: int, cached: int) -> None:
         """Write what runs and waits, and who has the blocks, from here on."""
         requests = {"running sequences": sequences, "waiting requests": waiting}
         blocks = {"held": held, "quarantined": quarantined, "cached": cached}
         for name, values in (("requests", requests), ("blocks", blocks)):
-            self._event({"ph": "C", "name": name, "pid": PROCESS, "ts": at_us, "args": values})
+            self._event({"ph": "C", "name": name, "pid": PROCESS, "ts": round(at_us), "args": values})
 
     def _name(self, track: int) -> None:
         """Name a track before the first thing that happens on it: a viewer shows those that have a name."""
@@ -101,7 +107,7 @@ class TimelineFileMeter(Meter):
         """Write a step; of time in which nothing runs, only that nothing does."""
         if self._start_ms is None:
             self._start_ms = stretch.begin_ms
-        begin_us, end_us = (round((at - self._start_ms) * 1e3, 1) for at in (stretch.begin_ms, stretch.end_ms))
+        begin_us, end_us = ((at - self._start_ms) * 1e3 for at in (stretch.begin_ms, stretch.end_ms))
         self._timeline.counters(
             begin_us,
             stretch.running,

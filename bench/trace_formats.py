@@ -30,6 +30,7 @@ from typing import Any, TypeGuard
 
 from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.line_reader import LineReader
+from pagedkv.spec.counts import counted
 
 TOKENS_MAX = (1 << 31) - 1
 SECONDS_MAX = 1e11  # some three thousand years: no time of a trace, but exact arithmetic on steps is still safe there
@@ -114,7 +115,7 @@ def _csv_requests(lines: LineReader, layout: _CsvLayout, columns: list[str], tex
     for text in texts:
         cells = _cells(lines, text)
         if len(cells) != len(columns):
-            raise lines.wrong(f"{len(cells)} columns, the header has {len(columns)}", "is the file cut off?")
+            raise lines.wrong(f"{counted(len(cells), 'column')}, the header has {len(columns)}", "is the file cut off?")
         yield Request(
             clock(cells[time_at].strip()),
             _token_count(lines, prompt_column, cells[prompt_at]),
@@ -251,6 +252,7 @@ def _prefix_ids(
     covered = prompt + output if trace_format.prefix_covers_output else prompt
     if len(ids) > -(-covered // block_size):
         raise lines.wrong(
-            f"{len(ids)} hash_ids of {block_size} tokens for {covered} tokens", "are lengths and ids of one request?"
+            f"{len(ids)} hash_ids of {counted(block_size, 'token')} for {counted(covered, 'token')}",
+            "are lengths and ids of one request?",
         )
     return tuple(ids)

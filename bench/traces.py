@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.line_reader import LineReader
+from pagedkv.bench.own_files import another_of_ours
 from pagedkv.bench.trace_formats import RequestStream, TraceFormat, recognise
 
 Int64Array = npt.NDArray[np.int64]
@@ -61,7 +62,10 @@ class Trace:
 
 def open_requests(path: Path) -> RequestStream:
     """Recognise the format of `path` and give its requests one by one. Errors: `BadInput`. Cost: one line in memory."""
-    return recognise(LineReader(path))
+    try:
+        return recognise(LineReader(path))
+    except BadInput as bad:
+        raise another_of_ours(str(path), path) or bad from bad
 
 
 def read_trace(

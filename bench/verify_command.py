@@ -10,12 +10,14 @@ from typing import Annotated, NamedTuple
 import typer
 from pagedkv.bench.adapter import Implementation
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
+from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_search import SCHEDULERS, scheduler_scope, settings_of
 from pagedkv.bench.search_options import OUT_DEFAULT, Out, end_in_counterexample, output_folder
 from pagedkv.bench.verify_journals import audit_random_runs
 from pagedkv.spec.calls import patience
+from pagedkv.spec.counts import counted
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import fuzz
 from pagedkv.spec.fuzz_plan import Plan
@@ -57,7 +59,7 @@ def verify_command(
     """Check the implementation with every driver, its journals with the audit, and the kernels with their oracle."""
     if json_file is not None:
         json_file = output_file(json_file, "--json")
-    out = output_folder(out, json_file)
+    out = output_folder(out, json_file, endings=ENDINGS)
     checks = [
         _exhaustive,
         _exhaustive_pairs,
@@ -80,7 +82,7 @@ def verify_command(
             checked = check(share, seed)
             done.append(checked)
             table.add_row(checked.check, checked.scope, checked.cases, f"{checked.seconds:.1f}", checked.result)
-    Console().print(table)
+    Console(emoji=False).print(table)
     failed = [checked for checked in done if checked.finding]
     files = [end_in_counterexample(checked.finding, out, "impl") for checked in failed if checked.finding]
     if json_file is not None:
@@ -106,7 +108,7 @@ def _walk(name: str, settings: Settings, share: float) -> Checked:
     config, end = settings.scope.config, "" if report.complete else f"; stopped at depth {report.depth}"
     scope = (
         f"{config.blocks} blocks, B = {config.block_size}, {settings.scope.sequences} sequences, "
-        f"{settings.scope.tokens} tokens, {config.launches} in flight, {config.streams} streams{end}"
+        f"{settings.scope.tokens} tokens, {config.launches} in flight, {counted(config.streams, 'stream')}{end}"
     )
     return Checked(name, scope, f"{report.states:,} states, {report.edges:,} edges", report.seconds, result, finding)
 

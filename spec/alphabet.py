@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 from . import operations
+from .counts import counted
 from .outcome import Outcome, Result, Rows, Telling
 from .refusals import Reason
 from .state import Handle, LaunchId, Name, State, Tokens
@@ -152,7 +153,7 @@ def describe(operation: Operation) -> str:  # noqa: PLR0911  (one return a kind)
         case Execute(launch) | Retire(launch):
             return f"{KINDS[type(operation)]} #{launch}"
         case Add(name, tokens, salt):
-            what = f"{tokens} tokens" if isinstance(tokens, int) else f"tokens {_ids(tokens)}"
+            what = counted(tokens, "token") if isinstance(tokens, int) else f"tokens {_ids(tokens)}"
             return f"add {name} with {what}{_under(salt)}"
         case Fork(parent, child):
             return f"fork {parent} to {child}"

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from .arithmetic import blocks_needed
+from .counts import counted
 from .foreign_requests import Served, Taking
 from .foreign_scheduler import Row, Step
 from .outside_book import is_inside
@@ -75,24 +76,25 @@ class Device:
     def _check_limits(self, step: Step) -> None:
         positions, rows = sum(row.length for row in step.rows), len(step.rows)
         if positions > self.limits.max_tokens_per_step:
-            raise Broken("R-PRE-2", f"a step of {positions} positions, and {self.limits.max_tokens_per_step} may be")
+            raise Broken(
+                "R-PRE-2", f"a step of {counted(positions, 'position')}, and {self.limits.max_tokens_per_step} may be"
+            )
         if rows > self.limits.max_running:
-            raise Broken("R-CAP-4", f"a step of {rows} requests, and {self.limits.max_running} may run")
+            raise Broken("R-CAP-4", f"a step of {counted(rows, 'request')}, and {self.limits.max_running} may run")
 
     def _check_copies(self, step: Step) -> None:
         requests = {row.request for row in step.rows}
         for copy in step.copies:
             if not is_inside(copy, requests, self.shadow.usable, self.config.block_size):
-                what = f"{copy.extent} slots of block {copy.source} are copied to {copy.target} for {copy.sequence}"
-                raise Broken("R-COW-3", f"{what}: not inside usable blocks, or no request of the step")
+                what = f"{counted(copy.extent, 'slot')} of block {copy.source} to {copy.target} for {copy.sequence}"
+                raise Broken("R-COW-3", f"a copy of {what}: not inside usable blocks, or no request of the step")
 
     def _check_table(self, row: Row) -> None:
         needed = blocks_needed(row.start + row.length, self.config.block_size)
         read = tuple(row.blocks[:needed])
         if len(read) < needed or any(block not in self.shadow.usable for block in read):
-            raise Broken(
-                "R-TAB-1", f"request {row.request} needs {needed} blocks for {row.start + row.length} positions: {read}"
-            )
+            of = f"{counted(needed, 'block')} for {counted(row.start + row.length, 'position')}"
+            raise Broken("R-TAB-1", f"request {row.request} needs {of}: {read}")
         if len(set(read)) < needed:
             raise Broken("R-OWN-3", f"a block stands twice in the table of request {row.request}: {read}")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .calls import call
+from .counts import counted
 from .foreign_alphabet import Finish, Operation, describe
 from .foreign_asking import complete, free_blocks, rows_read, schedule
 from .foreign_device import Device
@@ -44,6 +45,7 @@ FOREIGN_RULES = {
 }
 LONGEST_ID: RequestId = 1_000_000  # and on: of the requests that are as long as the pool
 ABORTED, FINISHED = "was aborted", "has finished"
+SHOWS_A_LEAK = {"R-PRE-3", "R-OWN-4", "CRASH"}  # where blocks have run out
 STILL_MAX = 3  # calls in a row that plan nothing, though nothing is in flight and somebody is there
 
 
@@ -109,7 +111,12 @@ class ForeignWorld:
         if self.scheduler.own_calls is not None:
             self.scheduler.own_calls.clear()
         if self.offered is None:
-            self._take(operation)
+            try:
+                self._take(operation)
+            except Broken as broken:
+                if broken.rule in SHOWS_A_LEAK and (lost := self._lost()):
+                    raise Broken(broken.rule, f"{broken.detail}: {lost}") from broken.__cause__
+                raise
             self._count()
         assert self.offered is not None, "every operation says what came of it"
         return self.offered
@@ -129,10 +136,29 @@ class ForeignWorld:
         return tuple(self.scheduler.own_calls or ())
 
     def _count(self) -> None:
-        """R-OWN-3, where it tells: more blocks free than there are means that one was let go twice."""
-        free = free_blocks(self.scheduler)
-        if free is not None and free > self.config.blocks:
-            raise Broken("R-OWN-3", f"{free} blocks are free or cached, of {self.config.blocks}")
+        """Where it tells how many are free: R-OWN-3, one was let go twice; R-OWN-4, nobody is there and one is held."""
+        free, blocks = free_blocks(self.scheduler), self.config.blocks
+        if free is not None and free > blocks:
+            raise Broken("R-OWN-3", f"free or cached are {free} blocks, of {blocks}")
+        if free is not None and free < blocks and not self.live and not self.device.flights:
+            raise Broken("R-OWN-4", f"all are gone, and free or cached are {free} of {counted(blocks, 'block')}")
+
+    def _lost(self) -> str:
+        """Say how many blocks nobody is known to hold, where nothing runs and who is there may miss them; or nothing.
+
+        A scheduler that raises now, or plans nothing, may have lost them when somebody left or was preempted.
+        """
+        came_and_went = self.left or any(served.preempted for served in self.live.values())
+        if self.device.flights or not self.live or not came_and_went:
+            return ""
+        try:
+            told, (free, held, neither) = free_blocks(self.scheduler), self.blocks()
+        except Broken:  # it has raised before
+            return ""
+        unheld = f"nobody is known to hold {self.config.blocks - held} of {counted(self.config.blocks, 'block')}"
+        if told is None:
+            return f"{unheld}: lost? (`free_blocks` would tell sooner)" if held < self.config.blocks else ""
+        return f"{unheld}, and {free} are free or cached: lost?" if neither else ""
 
     def _guard(self, operation: Operation) -> None:
         match operation:
@@ -236,7 +262,8 @@ class ForeignWorld:
         tokens = max(served.taken, served.at_most)
         if tokens < served.end:
             raise Broken(
-                served.blames, f"request {request} finishes with {tokens} tokens of {served.end}, its prompt's included"
+                served.blames,
+                f"request {request} finishes with {counted(tokens, 'token')} of {served.end}, its prompt's included",
             )
         self.left[request] = FINISHED
 
@@ -253,7 +280,7 @@ class ForeignWorld:
         rounds = 0
         while self.live or self.device.flights:
             if rounds == at_most:
-                raise Broken("R-PRE-3", f"requests {sorted(self.live)} are there after {rounds} rounds")
+                raise Broken("R-PRE-3", f"requests {sorted(self.live)} are there after {counted(rounds, 'round')}")
             rounds += 1
             if self.live and len(self.device.flights) < self.limits.steps_ahead:
                 before = self.state.issued
@@ -269,9 +296,7 @@ class ForeignWorld:
 
         Where a new scheduler would not serve it either, nothing has been lost: it stands still (R-PRE-3).
         """
-        blocks, free = self.config.blocks, free_blocks(self.scheduler)
-        if free is not None and free != blocks:
-            raise Broken("R-OWN-4", f"all are gone, and {free} of {blocks} blocks are free or cached")
+        self._count()
         if self.longest <= 1:  # no request fits
             return
         request = Request(LONGEST_ID + len(self.left), self.longest - 1, 1)
@@ -281,7 +306,7 @@ class ForeignWorld:
             if broken.rule != "R-PRE-3":
                 raise
             ForeignWorld(self.config, self.limits, self.fresh(), self.fresh).serve_alone(request)
-            what = f"all were gone, and a request of {request.prompt_length} tokens is not served"
+            what = f"all were gone, and a request of {counted(request.prompt_length, 'token')} is not served"
             raise Broken("R-OWN-4", f"{what}: {broken.detail}") from None
 
     def serve_alone(self, request: Request) -> None:

@@ -11,6 +11,7 @@ next but tokens.
 
 from typing import NamedTuple
 
+from .counts import counted
 from .foreign_scheduler import STOP, Row
 from .refusals import Broken
 from .requests import Request, Token
@@ -85,14 +86,20 @@ class Served:
         stop = row.start + row.length
         who = f"request {row.request} computes positions {row.start} to {stop - 1}"
         if row.length < 1 or row.start < 0:
-            raise Broken("R-HASH-5", f"request {row.request} has a row of {row.length} positions from {row.start} on")
+            raise Broken(
+                "R-HASH-5", f"request {row.request} has a row of {counted(row.length, 'position')} from {row.start} on"
+            )
         if row.start < self.computed:  # it was preempted, though nobody said so
             self.preempt()
         sure = self.taken + self.pending
         if stop > max(sure, self.at_most):
-            raise Broken(self.blames, f"{who} and has {max(sure, self.at_most)} tokens, those in flight included")
+            raise Broken(
+                self.blames, f"{who} and has {counted(max(sure, self.at_most), 'token')}, those in flight included"
+            )
         if row.samples and stop < sure:
-            raise Broken(self.blames, f"{who} and samples token {stop} again: {self.taken} tokens are known by now")
+            raise Broken(
+                self.blames, f"{who} and samples token {stop} again: {counted(self.taken, 'token')} known by now"
+            )
         self.computed = stop
         if not row.samples:
             return Taking(self.life, 0)

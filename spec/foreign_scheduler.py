@@ -33,9 +33,10 @@ derives from `ForeignScheduler` and gives four methods:
 **Sizes.** `Config`: `blocks` (usable: exactly so many, with ids first_block .. first_block + blocks - 1; if yours keeps
 one for itself, give it one more) and `block_size`. `Limits`: `max_tokens_per_step` positions computed by one step,
 `max_running` rows in one step (never more than positions), `steps_ahead` steps in flight, `prefix_cache`: whether to
-use it. Worlds are small on purpose: 1 to 8 blocks of 1 to 4 tokens. Switch watermarks and reserves off: a request
-alone, of as many tokens as the pool has slots (prompt and outputs together), must be served. If it can't, say how many
-tokens less in `tokens_kept_back`; and in `block_sizes = (2, 4)` with which it can be made.
+use it. `super().__init__(config, limits)` keeps the two as `self.config` and `self.limits`. Worlds are small on
+purpose: 1 to 8 blocks of 1 to 4 tokens. Switch watermarks and reserves off: a request alone, of as many tokens as the
+pool has slots (prompt and outputs together), must be served. If it can't, say how many tokens less in
+`tokens_kept_back`; and in `block_sizes = (2, 4)` with which it can be made.
 
 **What happens.** `submit` comes at any time, with requests that fit. `schedule` plans a step, which goes to a virtual
 device at once; `complete` brings what the device sampled. With `steps_ahead = 1` (the default) they alternate. Say
@@ -69,9 +70,19 @@ then nothing may be written that one of them touches (R-LIFE-1).
 `CHUNKS` (a step has room for the longest prompt, and for whatever a preempted request computes again),
 `CANCEL_IN_FLIGHT` (no abort of a request with a row in flight). Without a method `abort` there is none at all.
 
-**Worth its lines, never needed**: `free_blocks` (leaks show sooner), `rows_read`, if the device reads tables that the
-host may change after `schedule`, and `own_calls`: set it to a list in `__init__` and append each call of your scheduler
-as a line of text; a finding is then told in these, too.
+**Worth its lines, never needed**:
+
+        def free_blocks(self):                           # how many blocks no request holds, cached ones included
+            return self.mine.pool.num_free + self.mine.pool.num_evictable
+
+        def rows_read(self, step):                       # a table a row: what the device would read if it ran it now
+            return [self.mine.live_table(row.request) for row in step.rows]
+
+With `free_blocks` a leak is found as soon as nobody is there, and a block that is let go twice at once. Without it a
+leak shows when the blocks have run out: as somebody who is not served, or as whatever your scheduler raises then, many
+operations later. `rows_read` is for a device that reads tables which the host may change after `schedule`. `own_calls`:
+set it to a list in `__init__` and append each call of your scheduler as a line of text; a finding is then told in
+these, too.
 
 **What is checked** stands in `FOREIGN_RULES` of `pagedkv.spec.foreign_judge`: contents above all (every position that a
 step reads must hold the KV of the right prefix, hits included), nothing lost by a preemption, limits kept, everybody

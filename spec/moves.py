@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from .alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit
 from .arithmetic import blocks_needed
+from .counts import counted
 from .moves_sharing import (
     DRAWN_TOO,
     Sharing,
@@ -44,8 +45,9 @@ class Scope(NamedTuple):
         """Return the scope as a person would say it."""
         config = self.config
         return (
-            f"{config.blocks} blocks, B = {config.block_size}, {self.sequences} sequences of up to {self.tokens} "
-            f"tokens, {config.launches} launches in flight, {config.streams} streams, batches of up to {self.rows} rows"
+            f"{counted(config.blocks, 'block')}, B = {config.block_size}, {counted(self.sequences, 'sequence')} "
+            f"of up to {counted(self.tokens, 'token')}, {counted(config.launches, 'launch', 'launches')} in flight, "
+            f"{counted(config.streams, 'stream')}, batches of up to {counted(self.rows, 'row')}"
             f"{self.sharing.describe() if self.sharing else ''}"
         )
 

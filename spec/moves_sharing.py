@@ -15,6 +15,7 @@ from random import Random
 from typing import NamedTuple
 
 from .alphabet import Add, Clear, Operation, Pin, Publish, Unpin
+from .counts import counted
 from .outcome import Telling
 from .state import Content, Key, Name, Root, State, Tokens, told
 
@@ -29,7 +30,9 @@ class Sharing(NamedTuple):
 
     def describe(self) -> str:
         """Return the scope as a person would say it."""
-        return f"; {self.letters} letters, {self.salts} salts, {self.retentions} retention classes, {self.pins} pin"
+        amounts = {"letter": self.letters, "salt": self.salts, "pin": self.pins}
+        letters, salts, pins = (counted(number, thing) for thing, number in amounts.items())
+        return f"; {letters}, {salts}, {counted(self.retentions, 'retention class', 'retention classes')}, {pins}"
 
 
 Prefixes = set[Tokens]

@@ -65,7 +65,7 @@ def room_is_used(step: OutsideStep) -> Lines:
         held |= step.in_flight
     room, need = len({*step.claims.usable} - held), _need(step)
     if need + _spare(step) <= room:
-        yield f"{describe(step.operation)} needs {need} blocks, {room} are held by nobody, and it was refused"
+        yield f"{describe(step.operation)} was refused: blocks needed: {need}, held by nobody: {room}"
 
 
 @rule("R-EVICT-1", Add, Extend, Fork, Publish, Pin, Release, Retire, Unpin, Clear, book=OUTSIDE)
@@ -133,11 +133,11 @@ def every_exit(step: OutsideStep) -> Lines:
         needs_room = isinstance(step.operation, Add | Extend | Fork)
         if refused and needs_room and available is None and not step.probe():
             what = f"{describe(step.operation)} was refused; when all is released then"
-            yield f"{what}, a sequence of {blocks} blocks, the whole pool, finds no room"
+            yield f"{what} a sequence as long as the whole pool finds no room"
     elif available is not None and step.after.cached is not None and len(available) < blocks:
-        yield f"all is over, and of {blocks} blocks {blocks - len(available)} are neither free nor cached"
+        yield f"all is over, and neither free nor cached: {blocks - len(available)} of {blocks} blocks"
     elif not step.probe():
-        yield f"all is over, and a sequence of {blocks} blocks, the whole pool, finds no room"
+        yield "all is over, and a sequence as long as the whole pool finds no room"
 
 
 @rule("R-OWN-5", *_ON_HOST, book=OUTSIDE)

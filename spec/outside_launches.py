@@ -6,6 +6,7 @@ should hold, by the shadow. Of the disciplines, *fence* alone promises that noth
 
 from .alphabet import Add, Execute, Extend, Fork, Publish, Release, Retire, Submit
 from .arithmetic import blocks_needed
+from .counts import counted
 from .offers import Discipline, Feature
 from .outside_book import OUTSIDE, OutsideStep, is_inside, slots_of, touched
 from .refusals import Refused
@@ -49,7 +50,8 @@ def room_for_each_position(step: OutsideStep) -> Lines:
         positions = step.new.sequences[name].allocated
         row = step.rows_after[name]
         if len(row) < blocks_needed(positions, size) or any(block not in step.claims.usable for block in row):
-            what = f"sequence {name} needs {blocks_needed(positions, size)} blocks for {positions} positions: {row}"
+            needed = f"{counted(blocks_needed(positions, size), 'block')} for {counted(positions, 'position')}"
+            what = f"sequence {name} needs {needed}: {row}"
             yield f"{what}; the pool is {step.claims.usable[0]} to {step.claims.usable[-1]}"
         hits = step.answer.hits if isinstance(step.operation, Add) else ()
         if row[: len(hits)] != hits:

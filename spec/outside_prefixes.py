@@ -8,6 +8,7 @@ is broken. So a fault is named even if nobody ever reads the block.
 from collections.abc import Iterator
 
 from .alphabet import Add
+from .counts import counted
 from .offers import Feature
 from .outside_book import OUTSIDE, OutsideStep
 from .refusals import Refused
@@ -24,7 +25,7 @@ def one_token_is_left(step: OutsideStep) -> Lines:
         count, hits = step.operation.length, len(step.answer.hits)
         known = 0 if isinstance(step.operation.tokens, int) else count
         if hits > max(0, known - 1) // step.new.config.block_size:
-            yield f"{hits} blocks were hit by {known} known tokens, which leaves none to compute"
+            yield f"{counted(hits, 'block')} hit by {counted(known, 'known token')}, which leaves none to compute"
 
 
 @rule("R-HASH-1", Add, book=OUTSIDE)

@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from .arithmetic import blocks_needed
+from .counts import counted
 from .state import Config, LaunchId, Name, State
 
 RequestId = int  # the caller's
@@ -43,6 +44,14 @@ class Limits(NamedTuple):
     watermark_blocks: int = 0  # left available by an admission, for what runs already to grow into
     policy: Policy = Policy.FCFS
     prefix_cache: bool = False
+
+    def describe(self) -> str:
+        """Return the limits as a person would say them."""
+        return (
+            f"{counted(self.max_tokens_per_step, 'token')} a step, {self.max_running:,} running, "
+            f"{counted(self.steps_ahead, 'step')} ahead, watermark {self.watermark_blocks:,}, {self.policy}, "
+            f"prefix cache {'on' if self.prefix_cache else 'off'}"
+        )
 
 
 class Request(NamedTuple):

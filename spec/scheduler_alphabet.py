@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
 from . import scheduling, serving
+from .counts import counted
 from .refusals import Reason
 from .requests import Engine, Job, Request, RequestId, Token
 from .state import LaunchId, Name
@@ -129,11 +130,13 @@ def describe(operation: Operation) -> str:
     """Return an operation as a person would write it."""
     match operation:
         case Submit(request):
-            prompt = f"{request.prompt_length} tokens" if isinstance(request.prompt, int) else str(list(request.prompt))
+            prompt = request.prompt
+            known = counted(prompt, "token") if isinstance(prompt, int) else str(list(prompt))
             several = f", {request.samples} samples" if request.samples != 1 else ""
             rank = f", priority {request.priority}" if request.priority else ""
             salt = f", salt {request.salt}" if request.salt else ""
-            return f"submit {request.id}: prompt {prompt}, {request.outputs} outputs{several}{rank}{salt}"
+            outputs = counted(request.outputs, "output")
+            return f"submit {request.id}: prompt {known}, {outputs}{several}{rank}{salt}"
         case Complete(ahead, stopped, surplus):
             ends = f", which ends {' '.join(map(str, stopped))}" if stopped else ""
             wrong = f", {surplus:+} tokens" if surplus else ""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
+from .counts import counted
 from .requests import Engine, Limits, Policy, Request
 from .scheduler_alphabet import Cancel, Complete, Drain, Fail, Operation, Preempt, Schedule, Submit
 from .state import Config
@@ -26,10 +27,8 @@ class Scope(NamedTuple):
         """Return the scope as a person would say it."""
         limits = self.limits
         return (
-            f"{self.config.blocks} blocks, B = {self.config.block_size}; {self.live} requests of "
-            f"{len(self.requests)} kinds; {limits.max_tokens_per_step} tokens a step, {limits.max_running} running, "
-            f"{limits.steps_ahead} steps ahead, watermark {limits.watermark_blocks}, {limits.policy}, "
-            f"prefix cache {'on' if limits.prefix_cache else 'off'}"
+            f"{counted(self.config.blocks, 'block')}, B = {self.config.block_size}; {counted(self.live, 'request')} of "
+            f"{counted(len(self.requests), 'kind')}; {limits.describe()}"
         )
 
 

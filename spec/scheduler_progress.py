@@ -14,6 +14,7 @@ seen is far below: preemption is rare, and a launch has more than one position.
 """
 
 from . import scheduling, serving
+from .counts import counted
 from .refusals import Broken
 from .requests import Engine, available
 from .scheduler_alphabet import toy_tokens
@@ -35,7 +36,7 @@ def finish(engine: Engine) -> int:
     rounds = 0
     while engine.jobs or engine.flights:
         if rounds == at_most:
-            raise Broken("R-PRE-3", f"requests {list(engine.jobs)} are there after {rounds} rounds")
+            raise Broken("R-PRE-3", f"requests {list(engine.jobs)} are there after {counted(rounds, 'round')}")
         rounds += 1
         engine, decision = scheduling.schedule(engine)
         if decision.plan.failed:

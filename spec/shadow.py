@@ -22,6 +22,7 @@ operations serves both.
 from collections.abc import Iterable, Mapping, Sequence
 
 from .arithmetic import blocks_needed
+from .counts import counted
 from .outcome import Rows, Telling
 from .outside_book import is_inside
 from .refusals import Broken
@@ -210,9 +211,8 @@ class Shadow:
         needed = blocks_needed(part.stop, self.config.block_size)
         blocks = tuple(int(block) for block in row[:needed])
         if len(blocks) < needed or any(block not in self.usable for block in blocks):
-            raise Broken(
-                "R-TAB-1", f"sequence {part.sequence} needs {needed} blocks for {part.stop} positions: {blocks}"
-            )
+            of = f"{counted(needed, 'block')} for {counted(part.stop, 'position')}"
+            raise Broken("R-TAB-1", f"sequence {part.sequence} needs {of}: {blocks}")
         return blocks
 
     def _rename(self, old: Content, new: Content) -> None:

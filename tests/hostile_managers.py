@@ -18,7 +18,10 @@ from pagedkv.spec.manager import Feature, Manager
 from pagedkv.spec.outcome import Outcome, Rows
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Reason, Refused
+from pagedkv.spec.requests import Limits
 from pagedkv.spec.state import Config, Copy, Name
+
+from foreign_scheduler_adapter import ForeignEngine
 
 MARKS = "PAGEDKV_TEST_MARKS"  # the folder where a process that is driving a manager leaves a file named by its id
 
@@ -27,6 +30,10 @@ NOT_CALLABLE = 5
 
 def not_a_manager(config: Config) -> object:
     return config
+
+
+def a_scheduler(config: Config, limits: Limits) -> object:
+    return ForeignEngine(config, limits)
 
 
 def exits_when_made(_config: Config) -> Manager:

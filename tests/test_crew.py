@@ -259,8 +259,8 @@ TINY = ("--sequences", "1", "--launches", "1", "--streams", "1", "--max-tokens",
 def test_scopes_are_all_combinations(capsys: Captured) -> None:
     found = explored(1, *TINY, "--scopes", "blocks=2,1 block-size=1,2", "--contents-only")
     assert found["holes"] == ["extend never fired, it was refused each time", "fork never fired"]
-    words = [scope["scope"].partition(", 1 sequences")[0] for scope in found["scopes"]]
-    assert words == ["2 blocks, B = 1", "2 blocks, B = 2", "1 blocks, B = 1", "1 blocks, B = 2"]
+    words = [scope["scope"].partition(", 1 sequence ")[0] for scope in found["scopes"]]
+    assert words == ["2 blocks, B = 1", "2 blocks, B = 2", "1 block, B = 1", "1 block, B = 2"]
     assert [scope["verdict"] for scope in found["scopes"]] == ["every state visited"] * 4
     assert found["edges"] == sum(scope["edges"] for scope in found["scopes"])
     single = explored(1, *TINY, "--blocks", "2", "--block-size", "1", "--contents-only")

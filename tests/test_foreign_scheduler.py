@@ -12,6 +12,7 @@ import pytest
 from pagedkv.bench import own_scheduler_outside
 from pagedkv.bench.command_line import run as run_command
 from pagedkv.bench.foreign_search import TRIED, foreign_plan, told_in_words
+from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_alphabet import Finish, from_json, to_json
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import FOREIGN_RULES, Happened
@@ -360,6 +361,9 @@ def test_a_counterexample_is_shown_kept_and_runs_again(monkeypatch: pytest.Monke
     shown = capsys.readouterr().out
     facts = json.loads(Path("facts.json").read_text(encoding="utf-8"))
     assert f"{facts['rule']} does not hold after {facts['counterexample_length']} operations" in shown
+    saved = json.loads(Path(facts["trace"]).read_text(encoding="utf-8"))
+    assert f"world: {counted(saved['blocks'], 'block')} of {counted(saved['block_size'], 'token')}; at most" in shown
+    assert "finish: serve all that are there" in shown
     assert run_command(["fuzz", "--again", facts["trace"]]) == 1
     assert capsys.readouterr().out in shown
 

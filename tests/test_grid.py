@@ -139,8 +139,8 @@ def test_a_cell_that_fails_is_a_row_and_the_others_go_on(capsys: Captured, trace
     """One block of one token holds no request; more samples than may run are refused by the scheduler alone."""
     cells = table(1, trace, "--block-sizes", "1", "--policies", "fcfs", "--blocks", "1,40")
     assert [cell["outcome"] for cell in cells] == ["failed", "finished"]
-    assert "none of 4 requests could ever run in 1 blocks: request 0 TooLong" in cells[0]["why"]
-    assert "failed: trace.csv, fcfs, 1 blocks of 1: none of 4 requests" in capsys.readouterr().out
+    assert "none of 4 requests could ever run in 1 block: request 0 TooLong" in cells[0]["why"]
+    assert "failed: trace.csv, fcfs, 1 block of 1: none of 4 requests" in capsys.readouterr().out
     cells = table(
         1,
         trace,

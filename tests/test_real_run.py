@@ -195,7 +195,7 @@ def test_between_steps_there_is_nothing() -> None:
 
 def test_a_request_that_never_fits_ends_the_comparison(tmp_path: Path) -> None:
     settings = RunSettings(blocks=1, block_size=4, limits=Limits())
-    with pytest.raises(BadInput, match=r"request 1 is refused \(TooLong\) with 1 blocks"):
+    with pytest.raises(BadInput, match=r"request 1 is refused \(TooLong\) with 1 block"):
         replay_run(_trace(tmp_path, [(3, 1), (30, 1)]), settings, KNOWN)
 
 

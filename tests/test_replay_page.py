@@ -37,21 +37,36 @@ def trace(tmp_path: Path) -> Path:
 
 
 def events(path: Path) -> list[dict[str, Any]]:
-    """Read a time line; each event is one that the format knows."""
+    """Read a time line and hold it to the format: fields of each phase, named tracks, and slices that don't overlap.
+
+    Times are whole microseconds, and none of the events is one that must be ended by another.
+    """
     content = path.read_bytes()
     text = gzip.decompress(content).decode() if path.suffix == ".gz" else content.decode()
     found: list[dict[str, Any]] = json.loads(text)["traceEvents"]
+    named_tracks, ends = set[int](), dict[int, int]()
     for event in found:
-        assert event["ph"] in {"M", "X", "C", "i"}
+        phase, args = event["ph"], event["args"]
+        of_its_track = {"tid"} if event["name"] != "process_name" and phase != "C" else set()
+        assert event.keys() == {"ph", "name", "pid", "args"} | FIELDS[phase] | of_its_track
         assert event["pid"] == 1
-        if event["ph"] == "M":
-            assert event["args"]["name"]
+        if phase == "M":
+            assert event["name"] in {"process_name", "thread_name"}
+            assert args.keys() == {"name"}
+            assert args["name"]
+            named_tracks |= {event["tid"]} if event["name"] == "thread_name" else set()
             continue
-        assert event["ts"] >= 0
-        assert event["ph"] == "C" or event["tid"] in {HOST, DEVICE, DEVICE + 1}
-        assert event["ph"] != "X" or event["dur"] >= 0
-        assert all(type(value) is int for value in event["args"].values())
+        assert all(type(number) is int and number >= 0 for number in (event["ts"], event.get("dur", 0)))
+        assert all(type(value) is int for value in args.values())
+        assert phase == "C" or event["tid"] in named_tracks & {HOST, DEVICE, DEVICE + 1}
+        assert phase != "i" or event["s"] == "t"
+    for event in sorted((event for event in found if event["ph"] == "X"), key=lambda event: event["ts"]):
+        assert ends.get(event["tid"], 0) <= event["ts"], "a viewer drops what overlaps"
+        ends[event["tid"]] = event["ts"] + event["dur"]
     return found
+
+
+FIELDS: dict[str, set[str]] = {"M": set(), "X": {"ts", "dur"}, "C": {"ts"}, "i": {"ts", "s"}}
 
 
 def named(found: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:

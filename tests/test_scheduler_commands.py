@@ -75,12 +75,18 @@ def test_a_counterexample_is_shown_kept_and_runs_again(
     shown = capsys.readouterr().out
     assert "R-PRE-1 does not hold after 3 operations" in shown
     assert "by the policy, release 0" in shown
+    assert " ahead, watermark " in shown.partition("\nworld: ")[2].partition("\n")[0]
     assert [path.name for path in Path("found").iterdir()] == ["R-PRE-1-3.trace.json"]
     assert run(["fuzz", "--again", told["trace"]]) == 1
     assert "R-PRE-1 does not hold after 3 operations" in capsys.readouterr().out
     monkeypatch.setitem(scheduler_search.SCHEDULERS, "impl", ImplementedScheduler)
     assert run(["fuzz", "--again", told["trace"]]) == 0
     assert "R-PRE-1 held this time after" in capsys.readouterr().out
+
+
+def test_explore_walks_a_scheduler_that_shows_its_cache() -> None:
+    told = facts(1, "explore", *ONE, "--target", "scheduler_faults:HoldAndWait", "--out", "found")
+    assert (told["rule"], told["counterexample_length"]) == ("R-PRE-1", 3)
 
 
 def test_verify_has_a_line_for_the_scheduler(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +102,8 @@ def test_verify_has_a_line_for_the_scheduler(monkeypatch: pytest.MonkeyPatch) ->
 def test_bad_input_is_said_in_one_line(capsys: Captured) -> None:
     assert "--streams" in refused(capsys, "explore", *ONE, "--streams", "2")
     assert "--contents-only" in refused(capsys, "fuzz", *ONE, "--contents-only")
-    assert "no scheduler" in refused(capsys, "explore", *ONE, "--target", "somewhere:else")
-    assert "cannot be imported" in refused(capsys, "fuzz", *ONE, "--target", "somewhere:else")
+    for command in ("explore", "fuzz"):
+        assert "cannot be imported" in refused(capsys, command, *ONE, "--target", "somewhere:else")
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,7 @@ def test_explore_walks_a_world_that_can_be_counted_by_hand(capsys: Captured) -> 
 def test_explore_holds_and_says_what_it_met(capsys: Captured) -> None:
     facts = searched(0, "explore", *SMALL, "--launches", "1", "--batch", "2", *ONE)
     out = capsys.readouterr().out
-    assert out.startswith(
-        "explore impl: 2 blocks, B = 1, 2 sequences of up to 2 tokens, 1 launches in flight, 2 streams"
-    )
+    assert out.startswith("explore impl: 2 blocks, B = 1, 2 sequences of up to 2 tokens, 1 launch in flight, 2 streams")
     assert "lock-step with the spec" in out
     assert (facts["target"], facts["lock_step"], facts["pairs"], facts["holes"]) == ("impl", True, False, [])
     assert (facts["rule"], facts["counterexample_length"]) == (None, None)
@@ -153,6 +151,8 @@ def test_a_planted_fault_ends_in_a_counterexample_that_runs_again(capsys: Captur
     facts = searched(1, *command, "--target", target, "--out", "found [it] here")
     out = capsys.readouterr().out
     assert "R-LIFE-1 does not hold after 3 operations" in out
+    if command[0] == "explore":
+        assert "\nworld: 1 block of 1 token, 2 streams, at most 2 launches in flight\n" in out
     assert "what differs: blocks [1] became free while device work may touch them" in out
     assert (facts["rule"], facts["counterexample_length"]) == ("R-LIFE-1", 3)
     trace, journal, picture = Path(facts["trace"]), Path(facts["journal"]), Path(facts["picture"])

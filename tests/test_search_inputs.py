@@ -158,6 +158,12 @@ def test_a_trace_of_a_manager_that_shows_nothing_is_judged_by_contents(capsys: C
     assert "it is judged from outside" in capsys.readouterr().out
 
 
+def test_a_trace_of_a_manager_is_not_run_on_a_scheduler(capsys: Captured) -> None:
+    Path("trace.json").write_text(_with(), encoding="utf-8")
+    target = "foreign_scheduler_adapter:ForeignEngine"
+    assert "drive it by" in refused(capsys, "fuzz", "--again", "trace.json", "--target", target)
+
+
 def test_a_rule_that_nobody_knows_spoils_no_terminal(capsys: Captured) -> None:
     Path("trace.json").write_text(_with(rule="[/b]\x1b[2J", detail="[/b]\n\x1b[2J"), encoding="utf-8")
     assert run(["fuzz", "--again", "trace.json"]) == 0
@@ -206,9 +212,30 @@ def test_results_are_not_put_where_the_counterexample_goes(capsys: Captured) -> 
     assert "--json" in refused(capsys, *EXPLORE, "--out", "both", "--json", "both")
 
 
-def test_a_trace_is_not_overwritten_by_its_results(capsys: Captured) -> None:
-    Path("trace.json").write_text(_with(), encoding="utf-8")
-    assert "in use" in refused(capsys, "fuzz", "--again", "trace.json", "--json", "trace.json")
+@pytest.mark.parametrize("ending", [".trace.json", ".journal.jsonl", ".png", ".PNG"])
+@pytest.mark.parametrize("command", [EXPLORE, FUZZ, ("verify",), ("peers", "impl")], ids=lambda words: words[0])
+def test_results_are_not_called_like_a_counterexample(capsys: Captured, command: tuple[str, ...], ending: str) -> None:
+    Path("found").mkdir()
+    Path("link").symlink_to("found")
+    for json_file in (f"found/R-LIFE-1-3{ending}", f"link/R-LIFE-1-3{ending}"):
+        told = refused(capsys, *command, "--out", "found", "--json", json_file)
+        assert "may be called that; name another file" in told
+
+
+def test_results_may_lie_beside_counterexamples() -> None:
+    target = ("--target", "planted_faults:EarlyReuse")
+    Path("found").mkdir()
+    Path("found/R-LIFE-1-3.png").write_text("mine", encoding="utf-8")
+    assert run([*EXPLORE, *target, "--out", "found", "--json", "found/facts.json"]) == 1
+    facts = json.loads(Path("found/facts.json").read_text(encoding="utf-8"))
+    assert facts["trace"] == "found/R-LIFE-1-3-2.trace.json", "since something of that name was there"
+    assert Path("found/R-LIFE-1-3.png").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize("name", ["R-LIFE-1-5.trace.json", "R-LIFE-1-5.journal.jsonl", "R-LIFE-1-5.png"])
+def test_a_trace_is_not_overwritten_by_its_results_nor_what_lies_beside_it(capsys: Captured, name: str) -> None:
+    Path("R-LIFE-1-5.trace.json").write_text(_with(), encoding="utf-8")
+    assert "in use" in refused(capsys, "fuzz", "--again", "R-LIFE-1-5.trace.json", "--json", name)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from pagedkv.spec import calls
 from searching import EXPLORE, FUZZ, Captured, found, refused
 
 CONTENTS = ("--contents-only",)
+BY_SCHEDULER = ("fuzz", "--scheduler", "--workers", "1")
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,41 @@ def test_a_target_that_cannot_be_had(capsys: Captured, command: tuple[str, ...],
     assert said in refused(capsys, *command, "--target", target)
 
 
+@pytest.mark.parametrize(
+    ("command", "target", "said"),
+    [
+        (
+            EXPLORE,
+            "foreign_scheduler_adapter:ForeignEngine",
+            "from outside; drive it by pagedkv fuzz --scheduler --tar",
+        ),
+        (
+            FUZZ,
+            "foreign_scheduler_adapter:ForeignEngine",
+            "from outside; drive it by pagedkv fuzz --scheduler --target",
+        ),
+        (FUZZ, "hostile_managers:a_scheduler", "drive it by pagedkv fuzz --scheduler --target hostile_managers:a_sch"),
+        (FUZZ, "scheduler_faults:HoldAndWait", "a scheduler that shows its cache; drive it with --scheduler"),
+        (BY_SCHEDULER, "foreign_adapter:Foreign", "a cache manager; drive it without --scheduler: pagedkv fuzz --tar"),
+        (BY_SCHEDULER, "hostile_managers:lambda_target", "a cache manager; drive it without --scheduler"),
+        (("explore", "--scheduler"), "foreign_adapter:Foreign", "a cache manager; drive it without --scheduler"),
+        (("explore", "--scheduler"), "foreign_scheduler_adapter:ForeignEngine", "and explore walks those that show"),
+        (BY_SCHEDULER, "collections:ChainMap", "gives ChainMap("),
+    ],
+)
+def test_a_target_of_another_kind_is_told_with_its_command(
+    capsys: Captured, command: tuple[str, ...], target: str, said: str
+) -> None:
+    assert said in refused(capsys, *command, "--target", target)
+
+
+def test_a_name_is_printed_as_it_is(capsys: Captured) -> None:
+    """Between two colons many a word has a picture, in the eyes of the library that prints."""
+    Path("numbers_in_words.py").write_text("from pagedkv.spec.reference import Reference as two", encoding="utf-8")
+    assert run([*EXPLORE, "--target", "numbers_in_words:two", "--seconds", "0.1"]) == 0
+    assert capsys.readouterr().out.startswith("explore numbers_in_words:two: 2 blocks")
+
+
 # ---- targets that misbehave -----------------------------------------------------------------------------------------
 
 
@@ -93,7 +129,7 @@ def test_a_target_that_cannot_be_had(capsys: Captured, command: tuple[str, ...],
         ("extend_copy_short", "CRASH", "is no Outcome"),
         ("table_endless", "CRASH", "more than 1,000,000 integers"),
         ("extend_pair", "CRASH", "expected a list of Copy(sequence, source, target, extent)"),
-        ("table_from_zero", "R-TAB-1", "positions: (0,); the pool is 1 to "),
+        ("table_from_zero", "R-TAB-1", ": (0,); the pool is 1 to "),
         ("extend_copy_of_another", "R-COW-3", "for no sequence of the batch"),
         ("extend_copy_too_long", "R-COW-3", "is not inside usable blocks"),
         ("table_none", "CRASH", "block_table: TypeError"),

@@ -9,6 +9,7 @@ import pytest
 from pagedkv.bench.show_film import BLOCKS_MAX, STEPS_MAX, Film
 from pagedkv.bench.show_history import Cell, History, Standing, Tally
 from pagedkv.bench.show_sources import film_of_counterexample, film_of_journal
+from pagedkv.bench.show_strips import legend_handles
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, apply
 from pagedkv.spec.explore import explore
 from pagedkv.spec.moves import draw_move
@@ -331,6 +332,8 @@ def test_executions_are_steps_and_a_namesake_is_another() -> None:
     assert film.executions == [(6, 2), (7, 1)]
     holders = {holder for still in film.stills for cell in still.cells.values() for holder in cell.holders}
     assert {"1", "1.2"} <= holders
+    labels = [handle.get_label() for handle in legend_handles(film)]
+    assert "1.2: the 2nd sequence that is called 1" in labels
 
 
 def test_a_manager_that_cannot_be_made_has_a_film_without_steps() -> None:
