@@ -21,15 +21,16 @@ PAGES = (rules_contents, rules_lifetime, rules_tables, rules_sharing)
 def check(step: Step) -> None:
     """Check every rule that bears on a step; raise `Broken` with the first that does not hold."""
     if isinstance(step.decided, Refused):
-        space = step.decided.reason is Reason.NO_SPACE
-        relevant: tuple[Rule, ...] = (RULES["R-TXN-1"], RULES["R-CAP-1"]) if space else (RULES["R-TXN-1"],)
+        relevant = _ON_WANT_OF_SPACE if step.decided.reason is Reason.NO_SPACE else _ON_A_REFUSAL
     else:
         relevant = _RULES_ON[type(step.operation)]
-    for name, _, predicate, _ in relevant:
-        for line in predicate(step):
-            raise Broken(name, line)
+    for each in relevant:
+        for line in each.predicate(step):
+            raise Broken(each.name, line)
 
 
+_ON_A_REFUSAL: tuple[Rule, ...] = (RULES["R-TXN-1"],)
+_ON_WANT_OF_SPACE = (*_ON_A_REFUSAL, RULES["R-CAP-1"])
 _RULES_ON: dict[type, tuple[Rule, ...]] = {
     kind: tuple(each for each in RULES.values() if each.on is None or kind in each.on) for kind in KINDS
 }

@@ -142,11 +142,11 @@ def one_token_left(step: Step) -> Lines:
 def other_weights_other_epoch(step: Step) -> Lines:
     """A change of weights invalidates by epoch: no key is of older weights, and nobody is of weights yet to come."""
     weights = step.new.weights
-    if any(key.root.weights != weights for key in step.new.prefixes):
+    if [key for key in step.new.prefixes if key.root.weights != weights]:
         yield f"the weights are of epoch {weights}, and blocks of others are in the index"
     if weights != step.old.weights + isinstance(step.operation, Clear):
         yield f"{step.operation} took the weights from epoch {step.old.weights} to {weights}"
-    for name, sequence in step.new.sequences.items():
+    for name, sequence in step.changed.items():
         old = step.old.sequences.get(name, sequence)
         if old.root != sequence.root or sequence.root.weights > weights:
             yield f"{step.operation} made the root of sequence {name} {sequence.root}"

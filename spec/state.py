@@ -219,13 +219,13 @@ def touched(state: State) -> set[Block]:
 def before(launches: tuple[Launch, ...], launch: Launch) -> set[LaunchId]:
     """Return the launches in flight that happen before this one: earlier on its stream, or named by `after`; closed."""
     found: set[LaunchId] = set()
-    wanted = {launch.id}
+    streams, named = {launch.stream}, {*launch.after}
     for other in reversed(launches):  # a launch can only be ordered after older ones, so one pass backwards suffices
-        if other.id in wanted:
+        if other.id < launch.id and (other.stream in streams or other.id in named):
             found.add(other.id)
-            wanted |= other.after
-            wanted |= {e.id for e in launches if e.stream == other.stream and e.id < other.id}
-    return found - {launch.id}
+            streams.add(other.stream)
+            named |= other.after
+    return found
 
 
 def written(state: State, sequence: Sequence) -> int:
