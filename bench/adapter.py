@@ -23,7 +23,9 @@ _ALIASES = {name: name // 2 * 2**40 + name % 2 - 2**50 for name in range(64)}  #
 _NAMES = {alias: name for name, alias in _ALIASES.items()}
 _IDS = {0: 2**31 - 1, 1: 0}  # of the token ids that drivers use: the largest there is, and the smallest
 _SALTS = {1: -(2**63), 2: 2**63 - 1}
-
+_REASONS = {
+    kind: Reason(kind.__name__) for kind in refusals.Refused.__subclasses__() if kind is not refusals.InvalidArgument
+}
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -37,9 +39,9 @@ def in_the_words_of_the_spec(method: Callable[Arguments, Answer]) -> Callable[Ar
         try:
             return method(*arguments, **named)
         except refusals.Refused as refusal:
-            if isinstance(refusal, refusals.InvalidArgument):
+            if type(refusal) not in _REASONS:
                 raise
-            translation = Refused(Reason(type(refusal).__name__), str(refusal))
+            translation = Refused(_REASONS[type(refusal)], str(refusal))
         raise translation
 
     return translated

@@ -73,7 +73,7 @@ def discharged(step: Step) -> Lines:
     """Every quarantine entry is discharged: something still keeps each block there; a second completion is nothing."""
     state = step.new
     if state.quarantine:
-        oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
+        oldest = min([launch.id for launch in state.launches], default=state.issued + 1)
         kept = {copy.source for copy in planned_copies(state)}
         keys = [key for key, entry in state.prefixes.items() if entry.block in kept]  # they keep what leads to them
         kept |= {e.block for key, e in state.prefixes.items() if any(leads_to(key, other) for other in keys)}

@@ -175,12 +175,15 @@ def told(state: State, text: tuple[Content, ...]) -> Tokens:
     return tuple(tokens)
 
 
-def tell(state: State, text: tuple[Content, ...], tokens: Tokens) -> State:
-    """Return a state that knows the ids of the first of some contents. They never change, nor are they forgotten."""
-    ids = dict(state.ids)
+Ids = Mapping[int, Mapping[int, int]]
+
+
+def tell(ids: Ids, text: tuple[Content, ...], tokens: Tokens) -> Ids:
+    """Return the ids that are told with those of the first of some contents. None ever changes, nor is forgotten."""
+    more = dict(ids)
     for (epoch, position), token in zip(text, tokens, strict=False):
-        ids[epoch] = {**ids.get(epoch, {}), position: token}
-    return state._replace(ids=ids)
+        more[epoch] = {**more.get(epoch, {}), position: token}
+    return more
 
 
 def key_of(sequence: Sequence, index: int, size: int) -> Key:
