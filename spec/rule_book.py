@@ -79,6 +79,7 @@ class Rule(NamedTuple):
     sentence: str
     predicate: Callable[[Any], Lines]  # over a `Step`, or what another book has its rules look at
     on: tuple[type, ...] | None  # the operations whose steps it can fail on; None: every operation
+    of_the_index: bool = False  # of published blocks alone: where none is published before or after, it can't fail
 
 
 Book = dict[str, Rule]
@@ -86,12 +87,12 @@ RULES: Book = {}
 Predicate = TypeVar("Predicate", bound=Callable[[Any], Lines])
 
 
-def rule(name: str, *on: type, book: Book = RULES) -> Callable[[Predicate], Predicate]:
+def rule(name: str, *on: type, book: Book = RULES, of_the_index: bool = False) -> Callable[[Predicate], Predicate]:
     """Register a predicate under its rule's name; its docstring begins with the sentence."""
 
     def register(predicate: Predicate) -> Predicate:
         sentence = (predicate.__doc__ or "").split("\n\n")[0]
-        book[name] = Rule(name, " ".join(sentence.split()), predicate, on or None)
+        book[name] = Rule(name, " ".join(sentence.split()), predicate, on or None, of_the_index)
         return predicate
 
     return register

@@ -56,6 +56,8 @@ def _slots(launch: Launch, size: int) -> tuple[set[Slot], set[Slot]]:
 def completion_alone_ends_a_launch(step: Step) -> Lines:
     """Cancelling is not completion: a launch leaves when it, or one after it, retires, and has been executed then."""
     due: set[LaunchId] = set()
+    if step.new.launches is step.old.launches and not isinstance(step.operation, Retire):
+        return
     if isinstance(step.operation, Retire):
         for launch in step.old.launches:
             if launch.id == step.operation.launch:
