@@ -180,7 +180,7 @@ class Implementation(Manager):
     def rows_read(self, launch: LaunchId) -> Sequence[Sequence[Block]]:
         """Return the rows of the table that a launch reads, as they are now."""
         flight = self.cache.launched(launch)
-        return [_ids(flight.table[row]) for row in flight.rows]
+        return [tuple(row) for row in flight.table[flight.rows].tolist()]
 
     def free_blocks(self) -> Sequence[Block]:
         """Return the free blocks."""
@@ -189,7 +189,7 @@ class Implementation(Manager):
     def cached_blocks(self) -> Sequence[Block]:
         """Return the published blocks without holder."""
         holders = self.cache.holders()
-        return [block for block in _ids(self.cache.published()) if holders[block] < 0]
+        return [block for block in _ids(self.cache.published()) if not holders[block]]
 
     def clone(self) -> Self:
         """Return an independent copy."""
@@ -213,18 +213,18 @@ class Implementation(Manager):
         if self.wrong:
             raise AssertionError(self.wrong)
         counts, holders = cache.counts, cache.holders().tolist()
-        published = frozenset(cache.published().tolist())
-        waiting = frozenset([block for block, count in enumerate(holders) if count < 0])
+        published, free = frozenset(cache.published().tolist()), frozenset(cache.free_order())
+        unheld = frozenset([block for block, count in enumerate(holders) if not count])  # the null block is, too
         return Observation(
             seen,
-            {block: count for block, count in enumerate(holders) if count > 0},  # the null block has none
-            frozenset(cache.free_order()),
-            waiting - published,
+            {block: count for block, count in enumerate(holders) if count},
+            free,
+            unheld - published - free - {0},
             frozenset([Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()]),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
             published,
-            waiting & published,
+            unheld & published,
             {_named(handle): _ids(blocks) for handle, blocks in cache.pins().items()},
             (counts.idle, cache.available - counts.free),
         )
