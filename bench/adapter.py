@@ -24,7 +24,9 @@ _ALIASES = {name: name // 2 * 2**40 + name % 2 - 2**50 for name in range(64)}  #
 _NAMES = {alias: name for name, alias in _ALIASES.items()}
 _IDS = {0: 2**31 - 1, 1: 0}  # of the token ids that drivers use: the largest there is, and the smallest
 _SALTS = {1: -(2**63), 2: 2**63 - 1}
-
+_REASONS = {
+    kind: Reason(kind.__name__) for kind in refusals.Refused.__subclasses__() if kind is not refusals.InvalidArgument
+}
 
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
@@ -38,9 +40,9 @@ def in_the_words_of_the_spec(method: Callable[Arguments, Answer]) -> Callable[Ar
         try:
             return method(*arguments, **named)
         except refusals.Refused as refusal:
-            if isinstance(refusal, refusals.InvalidArgument):
+            if type(refusal) not in _REASONS:
                 raise
-            translation = Refused(Reason(type(refusal).__name__), str(refusal))
+            translation = Refused(_REASONS[type(refusal)], str(refusal))
         raise translation
 
     return translated
@@ -179,7 +181,7 @@ class Implementation(Manager):
     def rows_read(self, launch: LaunchId) -> Sequence[Sequence[Block]]:
         """Return the rows of the table that a launch reads, as they are now."""
         flight = self.cache.launched(launch)
-        return [_ids(flight.table[row]) for row in flight.rows]
+        return [tuple(row) for row in flight.table[flight.rows].tolist()]
 
     def free_blocks(self) -> Sequence[Block]:
         """Return the free blocks."""
@@ -188,7 +190,7 @@ class Implementation(Manager):
     def cached_blocks(self) -> Sequence[Block]:
         """Return the published blocks without holder."""
         holders = self.cache.holders()
-        return [block for block in _ids(self.cache.published()) if holders[block] < 0]
+        return [block for block in _ids(self.cache.published()) if not holders[block]]
 
     def clone(self) -> Self:
         """Return an independent copy."""
@@ -212,18 +214,18 @@ class Implementation(Manager):
         if self.wrong:
             raise AssertionError(self.wrong)
         counts, holders = cache.counts, cache.holders().tolist()
-        published = frozenset(cache.published().tolist())
-        waiting = frozenset([block for block, count in enumerate(holders) if count < 0])
+        published, free = frozenset(cache.published().tolist()), frozenset(cache.free_order())
+        unheld = frozenset([block for block, count in enumerate(holders) if not count])  # the null block is, too
         return Observation(
             seen,
-            {block: count for block, count in enumerate(holders) if count > 0},  # the null block has none
-            frozenset(cache.free_order()),
-            waiting - published,
+            {block: count for block, count in enumerate(holders) if count},
+            free,
+            unheld - published - free - {0},
             frozenset([Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()]),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
             published,
-            waiting & published,
+            unheld & published,
             {_named(handle): _ids(blocks) for handle, blocks in cache.pins().items()},
             (counts.idle, cache.available - counts.free),
         )

@@ -121,12 +121,12 @@ class CacheViews:
         return int(self._pool.co_holders[block]) + 1 if self._pool.state(block) == "held" else 0
 
     def holders(self) -> Int32Array:
-        """Return each block's number of holders, [blocks + 1]; -1 where it is quarantined or idle. O(blocks)."""
-        co_holders = self._pool.co_holders
-        holders = co_holders + (co_holders >= 0)  # what nobody holds stays below 0
-        holders[self._pool.free_ids()] = 0
-        if self._pool.retention is not None and self._pool.retention.size:
-            holders[self._pool.retention.order()] = -1
+        """Return each block's number of holders, [blocks + 1]: sequences and pins. O(blocks)."""
+        pool = self._pool
+        holders: Int32Array = pool.co_holders + np.int32(1)
+        holders[pool.free_ids()] = 0  # their one holder is the pool
+        if pool.retention is not None and pool.retention.size:
+            holders[pool.retention.order()] = 0
         holders[0] = 0
         return holders
 

@@ -16,7 +16,7 @@ from .canonical import canonical, hidden
 from .manager import Manager
 from .observation import Observation
 from .outcome import Outcome
-from .refusals import Broken, Refused, rule_of
+from .refusals import Broken, Reason, Refused, rule_of
 from .rule_book import edges
 from .state import Block, Config, Launch, initial
 from .views import observe
@@ -144,12 +144,16 @@ def compare_rows(launch: Launch, rows: tuple[tuple[Block, ...], ...] | None) -> 
 
 def same_refusal(what: Callable[[], str], decided: object, offered: object) -> None:
     """Compare two answers to one question: both are done, or both refused, with the same reason."""
-    right, given = (each.reason if isinstance(each, Refused) else None for each in (decided, offered))
+    right, given = _reason(decided), _reason(offered)
     if right is not given:
         words = [f"refused as {reason}" if reason else "done" for reason in (given, right)]
         refusal = right if given is None else given
         assert refusal is not None
         raise Broken(rule_of(refusal), f"{what()} was {words[0]}, by the spec {words[1]}")
+
+
+def _reason(answer: object) -> Reason | None:
+    return answer.reason if isinstance(answer, Refused) else None
 
 
 def _same_answer(operation: Operation, decided: Outcome | Refused, offered: Outcome | Refused) -> None:

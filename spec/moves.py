@@ -175,7 +175,7 @@ def _draw_fork(state: State, names: int, random: Random) -> Operation | None:
 def _draw_submit(state: State, _names: int, random: Random) -> Operation | None:
     if len(state.launches) >= state.config.launches:
         return None
-    planned = {name: sequence.planned for name, sequence in state.sequences.items() if sequence.planned}
+    planned = {name: count for name, sequence in state.sequences.items() if (count := sequence.planned)}
     rows = tuple([(name, random.randint(1, planned[name])) for name in draw_batch([*planned], random)])
     return Submit(rows, random.randrange(state.config.streams)) if rows else None
 
@@ -214,15 +214,15 @@ def _odd_move(state: State, names: int, random: Random) -> Operation:
     too_long = state.config.blocks * state.config.block_size + 1
     return random.choice(
         (
-            Add(one, 1),
-            Add(random.randrange(names), random.choice((0, too_long))),
-            Extend(((one, 1), (random.choice((stranger, one)), 1))),
-            Extend(((one, random.choice((0, too_long))),)),
-            Fork(random.choice((one, stranger)), random.randrange(names)),
-            Submit(((one, 1), (random.choice((stranger, one)), 1))),
-            Submit(((one, random.choice((0, too_long))),)),
-            Submit(()),
-            Retire(random.choice((_gone(state), state.issued + 1))),
-            Release(stranger),
+            lambda: Add(one, 1),
+            lambda: Add(random.randrange(names), random.choice((0, too_long))),
+            lambda: Extend(((one, 1), (random.choice((stranger, one)), 1))),
+            lambda: Extend(((one, random.choice((0, too_long))),)),
+            lambda: Fork(random.choice((one, stranger)), random.randrange(names)),
+            lambda: Submit(((one, 1), (random.choice((stranger, one)), 1))),
+            lambda: Submit(((one, random.choice((0, too_long))),)),
+            lambda: Submit(()),
+            lambda: Retire(random.choice((_gone(state), state.issued + 1))),
+            lambda: Release(stranger),
         )
-    )
+    )()

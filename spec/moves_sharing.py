@@ -220,14 +220,14 @@ def odd_sharing_move(state: State, names: int, random: Random) -> Operation:
     unknown = state.sequences[one].allocated - len(state.sequences[one].known) if one in state.sequences else 0
     return random.choice(
         (
-            Add(one, (0,)),
-            Add(stranger, ()),
-            Add(stranger, (0,) * (state.config.blocks * state.config.block_size + 1), 1),
-            Publish(((one, ()), (random.choice((stranger, one)), ()))),
-            Publish(((one, (0,) * (unknown + 1)),)),
-            Publish(((one, ()),), random.choice((-1, 4))),
-            Pin(random.choice([*state.pins, 9]), ()),
-            Pin(9, (2,) * state.config.block_size),
-            Unpin(9),
+            lambda: Add(one, (0,)),
+            lambda: Add(stranger, ()),
+            lambda: Add(stranger, (0,) * (state.config.blocks * state.config.block_size + 1), 1),
+            lambda: Publish(((one, ()), (random.choice((stranger, one)), ()))),
+            lambda: Publish(((one, (0,) * (unknown + 1)),)),
+            lambda: Publish(((one, ()),), random.choice((-1, 4))),
+            lambda: Pin(random.choice([*state.pins, 9]), ()),
+            lambda: Pin(9, (2,) * state.config.block_size),
+            lambda: Unpin(9),
         )
-    )
+    )()

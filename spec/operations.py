@@ -59,12 +59,12 @@ def add(state: State, name: Name, tokens: int | Tokens, salt: int = 0, choice: O
     state, found = look_up(state, root, known, (count - 1) // size, choice)
     hits = tuple(entry.block for entry in found)
     text = tuple(content for entry in found for content in entry.text)
-    begun = Sequence(state.epochs, text, launched=len(text), row=hits, root=root, known=known)
+    sequences = {**state.sequences, name: Sequence(state.epochs, text, len(text), hits, root=root, known=known)}
     supply = Supply(state, choice)
-    grown, _ = _grow(state, name, begun, count - len(text), supply)
-    state = tell(state, grown.text, known)
-    state = state._replace(sequences={**state.sequences, name: grown}, epochs=state.epochs + 1)
-    return supply.settle(state), Outcome(blocks=supply.taken(), hits=hits)
+    sequences[name], _ = _grow(sequences, name, count - len(text), supply)
+    ids = tell(state.ids, sequences[name].text, known)
+    state = state._replace(sequences=sequences, epochs=state.epochs + 1, ids=ids, **supply.left())
+    return state, Outcome(blocks=supply.taken(), hits=hits)
 
 
 def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
@@ -76,21 +76,19 @@ def extend(state: State, rows: Rows, choice: Outcome | None = None) -> Result:
     Refused: Duplicate, Unknown, BadCount, TooLong, NoSpace.
     """
     guard_batch(state.sequences, rows)
-    refuse_if(any(count < 1 for _, count in rows), Reason.BAD_COUNT)
-    lengths = [state.sequences[name].allocated + count for name, count in rows]
-    refuse_if(
-        any(blocks_needed(length, state.config.block_size) > state.config.blocks for length in lengths),
-        Reason.TOO_LONG,
-    )
+    refuse_if(min([count for _, count in rows], default=1) < 1, Reason.BAD_COUNT)
+    longest = max([state.sequences[name].allocated + count for name, count in rows], default=0)
+    refuse_if(blocks_needed(longest, state.config.block_size) > state.config.blocks, Reason.TOO_LONG)
     supply = Supply(state, choice)
+    sequences = dict(state.sequences)
     copies: list[Copy] = []
     for name, count in rows:
-        grown, copy = _grow(state, name, state.sequences[name], count, supply)
+        sequences[name], copy = _grow(sequences, name, count, supply)
         copies += [copy] if copy else []
-        state = state._replace(sequences={**state.sequences, name: grown})
     if choice and choice.copies != tuple(copies):
         raise Broken("R-COW-2", f"copies must be {copies}, not {list(choice.copies)}")
-    return supply.settle(state), Outcome(blocks=supply.taken(), copies=tuple(copies))
+    state = state._replace(sequences=sequences, **supply.left())
+    return state, Outcome(blocks=supply.taken(), copies=tuple(copies))
 
 
 def fork(state: State, parent: Name, child: Name, choice: Outcome | None = None) -> Result:  # noqa: ARG001  (the signature is the protocol's)
@@ -117,17 +115,17 @@ def launch(state: State, rows: Rows, stream: int = 0, choice: Outcome | None = N
     refuse_if(len(state.launches) >= state.config.launches, Reason.BUSY)
 
     sequences = [state.sequences[name] for name, _ in rows]
-    copies = tuple(sequence.copy for sequence in sequences if sequence.copy)
+    copies = tuple([sequence.copy for sequence in sequences if sequence.copy])
     new = Launch(
         id=state.issued + 1,
         stream=stream,
         after=frozenset(),
         copies=copies,
-        computations=tuple(_computation(state, name, count) for name, count in rows),
+        computations=tuple([_computation(state, name, count) for name, count in rows]),
         reads=_reads(state, rows, copies),
         writes=_writes(state, rows, copies),
     )
-    new = new._replace(after=_edges(state, new, choice))
+    new = _ordered(state, new, choice)
     submitted = {
         name: sequence._replace(launched=sequence.launched + count, copy=None)
         for (name, count), sequence in zip(rows, sequences, strict=True)
@@ -173,7 +171,7 @@ def execute(state: State, launch_id: LaunchId, choice: Outcome | None = None) ->
             old = memory[part.row[index]]
             memory[part.row[index]] = old[:offset] + new + old[offset + len(new) :]
             position += len(new)
-    launches = tuple(e._replace(executed=True) if e.id == launch_id else e for e in state.launches)
+    launches = tuple([e._replace(executed=True) if e is done else e for e in state.launches])
     return state._replace(memory=memory, launches=launches), Outcome()
 
 
@@ -193,7 +191,7 @@ def retire(state: State, launch_id: LaunchId, choice: Outcome | None = None) -> 
             raise Broken("R-LIFE-4", f"launch {launch_id} had left already, and {sorted(choice.freed)} became free")
         return state, Outcome()
     leaving = before(state.launches, done) | {done.id}
-    launches = tuple(launch for launch in state.launches if launch.id not in leaving)
+    launches = tuple([launch for launch in state.launches if launch.id not in leaving])
     return discharge(state._replace(launches=launches), choice)
 
 
@@ -217,17 +215,18 @@ def release(state: State, name: Name, choice: Outcome | None = None) -> Result:
 # ---- what the operations share ----------------------------------------------------------------------------------
 
 
-def _grow(state: State, name: Name, sequence: Sequence, count: int, supply: Supply) -> tuple[Sequence, Copy | None]:
+def _grow(sequences: Mapping[Name, Sequence], name: Name, count: int, supply: Supply) -> tuple[Sequence, Copy | None]:
     """Give a sequence room for `count` more positions; copy its tail block first if another sequence holds it too."""
+    sequence = sequences[name]
     start, stop = sequence.allocated, sequence.allocated + count
-    index, extent = locate(start, state.config.block_size)
+    index, extent = locate(start, supply.block_size)
     row, copy = sequence.row, None
-    if extent and len(holders(state.sequences, row[index])) > 1:
+    if extent and len(holders(sequences, row[index])) > 1:
         copy = Copy(name, source=row[index], target=supply.take(), extent=extent)
         row = (*row[:index], copy.target)
-    missing = blocks_needed(stop, state.config.block_size) - len(row)
-    row += tuple(supply.take() for _ in range(missing))
-    text = sequence.text + tuple((sequence.epoch, position) for position in range(start, stop))
+    missing = blocks_needed(stop, supply.block_size) - len(row)
+    row += tuple([supply.take() for _ in range(missing)])
+    text = sequence.text + tuple([(sequence.epoch, position) for position in range(start, stop)])
     return sequence._replace(text=text, row=row, copy=copy or sequence.copy), copy
 
 
@@ -281,19 +280,19 @@ def conflict(older: Launch, newer: Launch) -> bool:
     )
 
 
-def _edges(state: State, new: Launch, choice: Outcome | None) -> frozenset[LaunchId]:
-    """Return the edges of a new launch: to what it conflicts with on other streams, or those chosen if they suffice."""
-    conflicting = frozenset(launch.id for launch in state.launches if conflict(launch, new))
-    on_its_stream = frozenset(launch.id for launch in state.launches if launch.stream == new.stream)
+def _ordered(state: State, new: Launch, choice: Outcome | None) -> Launch:
+    """Return a new launch with edges: to what it conflicts with on other streams, or those chosen if they suffice."""
+    conflicting = frozenset([launch.id for launch in state.launches if conflict(launch, new)])
     if choice is None:
-        return conflicting - on_its_stream
+        on_its_stream = {launch.id for launch in state.launches if launch.stream == new.stream}
+        return new._replace(after=conflicting - on_its_stream)
     if any(not 1 <= edge <= state.issued for edge in choice.after):
         raise Broken("R-LIFE-2", f"an edge to a launch that was never issued: {sorted(choice.after)}")
     chosen = new._replace(after=choice.after & {launch.id for launch in state.launches})
     missing = conflicting - before((*state.launches, chosen), chosen)
     if missing:
         raise Broken("R-LIFE-2", f"launch {new.id} conflicts with {sorted(missing)} in flight and is not ordered after")
-    return chosen.after
+    return chosen
 
 
 __all__ = [

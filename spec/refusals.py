@@ -5,7 +5,7 @@ in the table of operations (`README.md` beside this file). `Broken` is a verdict
 carries the rule's name, so that the same word stands in the spec, in the error, in the test and in the docs.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 
@@ -28,12 +28,12 @@ class Refused(Exception):  # noqa: N818  (a refusal is an answer, not an error)
     """An operation's guard did not hold; nothing was changed."""
 
     def __init__(self, reason: Reason, what: str = "") -> None:
-        super().__init__(f"{reason}: {what}" if what else str(reason))
+        super().__init__(reason, what)
         self.reason = reason
         self.what = what
 
-    def __reduce__(self) -> tuple[type["Refused"], tuple[Reason, str]]:
-        return Refused, (self.reason, self.what)
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.what}" if self.what else str(self.reason)
 
 
 def rule_of(reason: Reason) -> str:
@@ -47,10 +47,11 @@ def refuse_if(condition: bool, reason: Reason) -> None:  # noqa: FBT001  (reads 
         raise Refused(reason)
 
 
-def guard_batch(sequences: Container[int], rows: Sequence[tuple[int, object]]) -> None:
+def guard_batch(sequences: Mapping[int, object], rows: Sequence[tuple[int, object]]) -> None:
     """Guard a batch: each sequence once, and each of them live."""
-    refuse_if(len({name for name, _ in rows}) < len(rows), Reason.DUPLICATE)
-    refuse_if(any(name not in sequences for name, _ in rows), Reason.UNKNOWN)
+    named = dict(rows).keys()
+    refuse_if(len(named) < len(rows), Reason.DUPLICATE)
+    refuse_if(not named <= sequences.keys(), Reason.UNKNOWN)
 
 
 class Broken(Exception):  # noqa: N818  (a verdict on the thing under test, not an error of this program)

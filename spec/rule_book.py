@@ -4,17 +4,18 @@ A rule is a named predicate over a *step*: the state before, the operation, what
 a line for each place where it does not hold; no line, and it holds. Its docstring begins with its sentence. Some look
 at the state after alone, others at the transition; each says on which operations it can fail. A device changes contents
 and what is executed, and R-TXN-1 says that it changes nothing else: a rule that looks at neither is one on the
-operations of the host. The rules themselves are in `rules_contents`, `rules_lifetime`, `rules_tables` and
-`rules_sharing`; `rules` brings them together.
+operations of the host. What is as it was, was looked at when it became so: a rule on each sequence, or each launch, by
+itself goes over those that the step has `changed` or `submitted`. The rules themselves are in `rules_contents`,
+`rules_lifetime`, `rules_tables` and `rules_sharing`; `rules` brings them together.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from .alphabet import KINDS, Execute, Operation
+from .alphabet import KINDS, Execute, Operation, Submit
 from .outcome import Outcome
 from .refusals import Refused
-from .state import Block, Name, State
+from .state import Block, Launch, Name, Sequence, State
 
 Edge = tuple[Name, Block]
 
@@ -36,6 +37,7 @@ class Step:
         self.new = new
         self.old_edges = edges(old) if old_edges is None else old_edges  # holder edges before
         self.new_edges = self.old_edges if new.sequences is old.sequences else edges(new)  # and after
+        self.changed = changed(old, new)  # sequences that it began or changed, as they are after
         self._held: set[Block] | None = None
         self.taken = decided.blocks if isinstance(decided, Outcome) else ()  # blocks that the operation took
 
@@ -45,6 +47,19 @@ class Step:
         if self._held is None:
             self._held = {block for _, block in self.new_edges}.union(*self.new.pins.values())
         return self._held
+
+    @property
+    def submitted(self) -> tuple[Launch, ...]:
+        """The launch that the operation submitted; those before it stay as they were then (R-LIFE-6)."""
+        return self.new.launches[-1:] if isinstance(self.operation, Submit) else ()
+
+
+def changed(old: State, new: State) -> dict[Name, Sequence]:
+    """Return the sequences that are in a state and were not, or not so, in the one before."""
+    if new.sequences is old.sequences:
+        return {}
+    was = old.sequences
+    return {name: now for name, now in new.sequences.items() if now is not was.get(name) and now != was.get(name)}
 
 
 def edges(state: State) -> frozenset[Edge]:
@@ -64,6 +79,7 @@ class Rule(NamedTuple):
     sentence: str
     predicate: Callable[[Any], Lines]  # over a `Step`, or what another book has its rules look at
     on: tuple[type, ...] | None  # the operations whose steps it can fail on; None: every operation
+    of_the_index: bool = False  # of published blocks alone: where none is published before or after, it can't fail
 
 
 Book = dict[str, Rule]
@@ -71,12 +87,12 @@ RULES: Book = {}
 Predicate = TypeVar("Predicate", bound=Callable[[Any], Lines])
 
 
-def rule(name: str, *on: type, book: Book = RULES) -> Callable[[Predicate], Predicate]:
+def rule(name: str, *on: type, book: Book = RULES, of_the_index: bool = False) -> Callable[[Predicate], Predicate]:
     """Register a predicate under its rule's name; its docstring begins with the sentence."""
 
     def register(predicate: Predicate) -> Predicate:
         sentence = (predicate.__doc__ or "").split("\n\n")[0]
-        book[name] = Rule(name, " ".join(sentence.split()), predicate, on or None)
+        book[name] = Rule(name, " ".join(sentence.split()), predicate, on or None, of_the_index)
         return predicate
 
     return register

@@ -21,17 +21,23 @@ PAGES = (rules_contents, rules_lifetime, rules_tables, rules_sharing)
 def check(step: Step) -> None:
     """Check every rule that bears on a step; raise `Broken` with the first that does not hold."""
     if isinstance(step.decided, Refused):
-        space = step.decided.reason is Reason.NO_SPACE
-        relevant: tuple[Rule, ...] = (RULES["R-TXN-1"], RULES["R-CAP-1"]) if space else (RULES["R-TXN-1"],)
-    else:
+        relevant = _ON_WANT_OF_SPACE if step.decided.reason is Reason.NO_SPACE else _ON_A_REFUSAL
+    elif step.old.prefixes or step.new.prefixes:
         relevant = _RULES_ON[type(step.operation)]
-    for name, _, predicate, _ in relevant:
-        for line in predicate(step):
-            raise Broken(name, line)
+    else:
+        relevant = _WITHOUT_INDEX_ON[type(step.operation)]
+    for each in relevant:
+        for line in each.predicate(step):
+            raise Broken(each.name, line)
 
 
+_ON_A_REFUSAL: tuple[Rule, ...] = (RULES["R-TXN-1"],)
+_ON_WANT_OF_SPACE = (*_ON_A_REFUSAL, RULES["R-CAP-1"])
 _RULES_ON: dict[type, tuple[Rule, ...]] = {
     kind: tuple(each for each in RULES.values() if each.on is None or kind in each.on) for kind in KINDS
+}
+_WITHOUT_INDEX_ON = {
+    kind: tuple(each for each in relevant if not each.of_the_index) for kind, relevant in _RULES_ON.items()
 }
 
 __all__ = ["PAGES", "RULES", "Rule", "Step", "check"]

@@ -5,12 +5,13 @@ it is: a block has one owner or is shared knowingly, and no edge is lost or drop
 """
 
 from collections import Counter
+from collections.abc import Callable
 
 from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, Unpin
 from .outcome import Outcome
 from .refusals import Refused
 from .rule_book import HOST, Edge, Lines, Step, rule
-from .state import Block, Name
+from .state import Block, Name, Sequence
 
 
 @rule("R-DATA", Execute)
@@ -45,7 +46,7 @@ def one_state(step: Step) -> Lines:
 @rule("R-OWN-2", *HOST)
 def one_edge(step: Step) -> Lines:
     """The references of a block are its holders, one a sequence or pin; no row names a block twice."""
-    for name, sequence in step.new.sequences.items():
+    for name, sequence in step.changed.items():
         if len(set(sequence.row)) != len(sequence.row):
             yield f"the row of sequence {name} names a block twice: {sequence.row}"
     for handle, blocks in step.new.pins.items():
@@ -78,9 +79,10 @@ def dropped_once(step: Step) -> Lines:
 def every_exit(step: Step) -> Lines:
     """Every exit drops all edges: with no sequence, no pin and nothing in flight, free + idle = N."""
     state = step.new
-    missing = state.config.blocks - len(state.free) - len(state.evictable)
-    if not state.sequences and not state.pins and not state.launches and missing:
-        yield f"all is over and {missing} blocks are neither free nor evictable"
+    if not (state.sequences or state.pins or state.launches):
+        missing = state.config.blocks - len(state.free) - len(state.evictable)
+        if missing:
+            yield f"all is over and {missing} blocks are neither free nor evictable"
 
 
 @rule("R-OWN-5", *HOST)
@@ -120,27 +122,30 @@ def atomic(step: Step) -> Lines:
         if step.new != step.old:
             yield f"{step.operation} was refused and the state changed"
         return
-    old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
-    for name in old.keys() | new.keys():
-        was, now = old.get(name), new.get(name)
-        changed = was is not now and was != now
-        if changed != (name in counts) and not (name in counts and isinstance(step.operation, Publish)):
-            yield f"{step.operation} {'changed' if changed else 'left as it was'} sequence {name}"
-    for name, count in counts.items():
-        if isinstance(step.operation, Extend) and new[name].allocated != old[name].allocated + count:
-            yield f"sequence {name} was not extended by {count}"
-        if isinstance(step.operation, Submit) and new[name].launched != old[name].launched + count:
-            yield f"sequence {name} was not launched by {count}"
-        if isinstance(step.operation, Publish) and len(new[name].known) != len(old[name].known) + count:
-            yield f"sequence {name} was not told {count} ids"
-    yield from _host_and_device_apart(step)
-
-
-def _host_and_device_apart(step: Step) -> Lines:
-    if not isinstance(step.operation, Execute):
-        if step.new.memory is not step.old.memory:
-            yield f"{step.operation} changed what slots hold, which is the device's to do"
+    if isinstance(step.operation, Execute):
+        yield from _done_by_the_device(step)
         return
+    old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
+    changed = step.changed.keys() | (old.keys() - new.keys())
+    named = changed & counts.keys() if isinstance(step.operation, Publish) else counts.keys()  # some are told nothing
+    for name in changed ^ named:
+        yield f"{step.operation} {'changed' if name in changed else 'left as it was'} sequence {name}"
+    if length := _TAKEN_ON.get(type(step.operation)):
+        for name, count in counts.items():
+            if length(new[name]) != length(old[name]) + count:
+                yield f"{step.operation} did not take sequence {name} on by {count}"
+    if step.new.memory is not step.old.memory:
+        yield f"{step.operation} changed what slots hold, which is the device's to do"
+
+
+_TAKEN_ON: dict[type, Callable[[Sequence], int]] = {  # what of a sequence an operation takes on by a count
+    Extend: lambda sequence: sequence.allocated,
+    Submit: lambda sequence: sequence.launched,
+    Publish: lambda sequence: len(sequence.known),
+}
+
+
+def _done_by_the_device(step: Step) -> Lines:
     if step.new._replace(memory=step.old.memory, launches=step.old.launches) != step.old:
         yield f"{step.operation} changed more than what slots hold and what is executed"
     if [launch.id for launch in step.new.launches] != [launch.id for launch in step.old.launches]:

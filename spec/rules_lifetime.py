@@ -56,15 +56,17 @@ def _slots(launch: Launch, size: int) -> tuple[set[Slot], set[Slot]]:
 def completion_alone_ends_a_launch(step: Step) -> Lines:
     """Cancelling is not completion: a launch leaves when it, or one after it, retires, and has been executed then."""
     due: set[LaunchId] = set()
+    if step.new.launches is step.old.launches and not isinstance(step.operation, Retire):
+        return
     if isinstance(step.operation, Retire):
         for launch in step.old.launches:
             if launch.id == step.operation.launch:
                 due = before(step.old.launches, launch) | {launch.id}
     staying = {launch.id for launch in step.new.launches}
-    gone = [launch for launch in step.old.launches if launch.id not in staying]
-    if {launch.id for launch in gone} != due:
-        yield f"{step.operation} ended {[launch.id for launch in gone]}, to be ended {sorted(due)}"
-    if not all(launch.executed for launch in gone):
+    gone = {launch.id: launch.executed for launch in step.old.launches if launch.id not in staying}
+    if gone.keys() != due:
+        yield f"{step.operation} ended {[*gone]}, to be ended {sorted(due)}"
+    if not all(gone.values()):
         yield f"{step.operation} ended a launch that the device has not executed"
 
 
@@ -73,7 +75,7 @@ def discharged(step: Step) -> Lines:
     """Every quarantine entry is discharged: something still keeps each block there; a second completion is nothing."""
     state = step.new
     if state.quarantine:
-        oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
+        oldest = min([launch.id for launch in state.launches], default=state.issued + 1)
         kept = {copy.source for copy in planned_copies(state)}
         keys = [key for key, entry in state.prefixes.items() if entry.block in kept]  # they keep what leads to them
         kept |= {e.block for key, e in state.prefixes.items() if any(leads_to(key, other) for other in keys)}
@@ -106,6 +108,8 @@ def rows_keep(step: Step) -> Lines:
     Here captured rows are values, and this says that they stay; that an implementation's rows do is seen when the
     device reads them, by the lock-step.
     """
+    if step.new.launches is step.old.launches:
+        return
     old = {launch.id: launch for launch in step.old.launches}
     for launch in step.new.launches:
         before_it = old.get(launch.id, launch)
@@ -121,7 +125,7 @@ def epochs(step: Step) -> Lines:
     """A namesake is a new epoch, and a completion, of whatever epoch, changes no sequence."""
     if isinstance(step.operation, Retire) and step.new.sequences != step.old.sequences:
         yield f"{step.operation} changed a sequence"
-    for name, sequence in step.new.sequences.items():
+    for name, sequence in step.changed.items():
         old = step.old.sequences.get(name)
         if old is None and (sequence.epoch != step.old.epochs or step.new.epochs != step.old.epochs + 1):
             yield f"sequence {name} began in an epoch that is not new"

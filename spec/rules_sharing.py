@@ -58,31 +58,28 @@ def _chain(state: State, root: Root, tokens: Tokens) -> list[Block]:
     return chain
 
 
-@rule("R-HASH-2", *HOST)
+@rule("R-HASH-2", *HOST, of_the_index=True)
 def tokens_not_digests(step: Step) -> Lines:
     """An equal digest is not equal content: who holds a published block knows, as far as it knows, just its tokens."""
-    if step.new.prefixes:
-        keys = {entry.block: key for key, entry in step.new.prefixes.items()}
-        size = step.new.config.block_size
-        for name, sequence in step.new.sequences.items():
-            for index, block in enumerate(sequence.row):
-                if block in keys and not _agrees(keys[block], sequence.root, sequence.known, (index + 1) * size):
-                    yield f"sequence {name} has block {block}, published as {keys[block]}, at {index} of its row"
+    keys = {entry.block: key for key, entry in step.new.prefixes.items()}
+    size = step.new.config.block_size
+    for name, sequence in step.new.sequences.items():
+        for index, block in enumerate(sequence.row):
+            if block in keys and not _agrees(keys[block], sequence.root, sequence.known, (index + 1) * size):
+                yield f"sequence {name} has block {block}, published as {keys[block]}, at {index} of its row"
 
 
 def _agrees(key: Key, root: Root, known: Tokens, stop: int) -> bool:
     return len(key.tokens) == stop and key.root == root and key.tokens[: len(known)] == known[:stop]
 
 
-@rule("R-HASH-3")
+@rule("R-HASH-3", of_the_index=True)
 def index_and_blocks_agree(step: Step) -> Lines:
     """index[key] = b iff b is published under key with its contents intact; only publish, eviction and clear change it.
 
     One block a key and one key a block: so the index never has more entries than there are blocks.
     """
     old, new = step.old.prefixes, step.new.prefixes
-    if not (old or new):
-        return
     blocks = [entry.block for entry in new.values()]
     if len(set(blocks)) < len(blocks):
         yield f"a block is published twice: {blocks}"
@@ -100,7 +97,7 @@ def index_and_blocks_agree(step: Step) -> Lines:
         yield f"{step.operation} took {list(step.taken)}, and blocks {sorted(gone)} left the index"
 
 
-@rule("R-HASH-4", Publish)
+@rule("R-HASH-4", Publish, of_the_index=True)
 def written_before_found(step: Step) -> Lines:
     """Only a block of known tokens that retired launches have written in full is published."""
     size = step.new.config.block_size
@@ -142,11 +139,11 @@ def one_token_left(step: Step) -> Lines:
 def other_weights_other_epoch(step: Step) -> Lines:
     """A change of weights invalidates by epoch: no key is of older weights, and nobody is of weights yet to come."""
     weights = step.new.weights
-    if any(key.root.weights != weights for key in step.new.prefixes):
+    if [key for key in step.new.prefixes if key.root.weights != weights]:
         yield f"the weights are of epoch {weights}, and blocks of others are in the index"
     if weights != step.old.weights + isinstance(step.operation, Clear):
         yield f"{step.operation} took the weights from epoch {step.old.weights} to {weights}"
-    for name, sequence in step.new.sequences.items():
+    for name, sequence in step.changed.items():
         old = step.old.sequences.get(name, sequence)
         if old.root != sequence.root or sequence.root.weights > weights:
             yield f"{step.operation} made the root of sequence {name} {sequence.root}"
@@ -173,12 +170,10 @@ def only_idle_blocks_are_evicted(step: Step) -> Lines:
             yield f"blocks {evicted} were evicted while others were free"
 
 
-@rule("R-EVICT-2", *HOST)
+@rule("R-EVICT-2", *HOST, of_the_index=True)
 def children_before_parents(step: Step) -> Lines:
     """Children go before parents, of leaves one of the lowest class, evictable for longest: what stays is reachable."""
     size, by_key = step.new.config.block_size, step.new.prefixes
-    if not (step.old.prefixes or by_key):
-        return
     for key, entry in by_key.items():
         parent = by_key.get(above(key, size))
         if parent is None and len(key.tokens) > size:
@@ -223,11 +218,9 @@ def remapped_before_released(step: Step) -> Lines:
                 yield f"block {old} was let go, and a row still names it"
 
 
-@rule("R-COW-4")
+@rule("R-COW-4", of_the_index=True)
 def published_is_immutable(step: Step) -> Lines:
     """A published block is immutable: what its slots hold stays, and nothing that would write it is launched."""
-    if not step.new.prefixes:
-        return
     published = {entry.block for entry in step.new.prefixes.values()}
     if isinstance(step.operation, Execute):
         for block in published:

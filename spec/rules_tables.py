@@ -20,10 +20,10 @@ def sole_writer(step: Step) -> Lines:
         for block in _planned_blocks(sequence, step.new.config.block_size):
             if (count := held.count(block)) > 1:
                 yield f"sequence {name} will write block {block}, which {count} sequences hold"
-    if isinstance(step.operation, Submit):
-        for block in step.new.launches[-1].writes:
+    for launch in step.submitted:
+        for block in launch.writes:
             if (count := held.count(block)) != 1:
-                yield f"launch {step.new.launches[-1].id} writes block {block}, which {count} sequences hold"
+                yield f"launch {launch.id} writes block {block}, which {count} sequences hold"
 
 
 def _planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
@@ -47,7 +47,7 @@ def copied_by_the_first_writer(step: Step) -> Lines:
 def exact_copies(step: Step) -> Lines:
     """A copy comes before every write to what it reads or fills; copies have distinct targets and exact extents."""
     size = step.new.config.block_size
-    for launch in step.new.launches:
+    for launch in step.submitted:
         targets = [copy.target for copy in launch.copies]
         if len(set(targets)) < len(targets) or {copy.source for copy in launch.copies} & set(targets):
             yield f"the copies of launch {launch.id} overlap: {launch.copies}"
@@ -120,18 +120,16 @@ def one_length_convention(step: Step) -> Lines:
     What is written is looked at where launches come and go alone, on `launch` and `retire`: it takes a walk over all in
     flight for each sequence.
     """
-    size, submits = step.new.config.block_size, isinstance(step.operation, Submit)
-    completes = submits or isinstance(step.operation, Retire)
-    for name, sequence in step.new.sequences.items():
-        old = step.old.sequences.get(name)
-        if old is not sequence:  # else it was looked at when it became so
-            allocated = len(sequence.text)
-            if len(sequence.row) != blocks_needed(allocated, size):
-                yield f"sequence {name} has {len(sequence.row)} blocks for {allocated} positions"
-            if not 0 <= sequence.launched <= allocated:
-                yield f"sequence {name}: launched {sequence.launched} of {allocated}"
-        if completes and old is not None:
-            least, now = written(step.old, old), written(step.new, sequence)
+    size = step.new.config.block_size
+    for name, sequence in step.changed.items():
+        if len(sequence.row) != blocks_needed(sequence.allocated, size):
+            yield f"sequence {name} has {len(sequence.row)} blocks for {sequence.allocated} positions"
+        if not 0 <= sequence.launched <= sequence.allocated:
+            yield f"sequence {name}: launched {sequence.launched} of {sequence.allocated}"
+    submits = isinstance(step.operation, Submit)
+    if submits or isinstance(step.operation, Retire):
+        for name in step.old.sequences.keys() & step.new.sequences.keys():
+            least, now = written(step.old, step.old.sequences[name]), written(step.new, step.new.sequences[name])
             if now < least or (now > least and submits):
                 yield f"{step.operation} took sequence {name} from {least} to {now} positions written"
 
@@ -139,7 +137,7 @@ def one_length_convention(step: Step) -> Lines:
 @rule("R-TAB-1", Submit)
 def exact_tables(step: Step) -> Lines:
     """What a kernel sees has exactly ceil(len / B) valid entries."""
-    for launch in step.new.launches:
+    for launch in step.submitted:
         for part in launch.computations:
             valid = [block for block in part.row if 1 <= block <= step.new.config.blocks]
             if not len(valid) == len(part.row) == blocks_needed(part.stop, step.new.config.block_size):
@@ -149,9 +147,9 @@ def exact_tables(step: Step) -> Lines:
 @rule("R-TAB-2", Extend, Submit)
 def null_block_apart(step: Step) -> Lines:
     """The null block never aliases live data: no launch reads or writes it, and no copy names it."""
-    for launch in step.new.launches:
+    for launch in step.submitted:
         if NULL in launch.reads or NULL in launch.writes:
             yield f"launch {launch.id} touches the null block"
-    for copy in (*planned_copies(step.new), *(copy for launch in step.new.launches for copy in launch.copies)):
+    for copy in (*planned_copies(step.new), *(copy for launch in step.submitted for copy in launch.copies)):
         if NULL in (copy.source, copy.target):
             yield f"{copy} names the null block"

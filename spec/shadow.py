@@ -89,7 +89,7 @@ class Shadow:
         text = tuple([(epoch, position) for position in range(count)])
         named = [self.names.setdefault(Key(root, known[: at + 1]), text[at]) for at in range(len(known))]
         text = (*named, *text[len(named) :])
-        self.state = tell(self.state, text, known)
+        self.state = self.state._replace(ids=tell(self.state.ids, text, known))
         self._put(name, Tracked(epoch, text, launched, (), root=root, known=known), epochs=1)
 
     def publish(self, rows: Telling) -> None:
@@ -97,7 +97,7 @@ class Shadow:
         for name, tokens in rows:
             old = self.state.sequences[name]
             known = old.known + tokens
-            self.state = tell(self.state, old.text[len(old.known) :], tokens)
+            self.state = self.state._replace(ids=tell(self.state.ids, old.text[len(old.known) :], tokens))
             self._put(name, old._replace(known=known))
             for at in range(len(old.known), len(known)):
                 content = self.state.sequences[name].text[at]

@@ -84,9 +84,9 @@ def publish(state: State, rows: Telling, retention: int = 0, choice: Outcome | N
     merges: list[Merge] = []
     for name, tokens in rows:
         sequence = state.sequences[name]
-        state = tell(state, sequence.text[len(sequence.known) :], tokens)
+        ids = tell(state.ids, sequence.text[len(sequence.known) :], tokens)
         sequence = sequence._replace(known=sequence.known + tokens)
-        state = state._replace(sequences={**state.sequences, name: sequence})
+        state = state._replace(sequences={**state.sequences, name: sequence}, ids=ids)
         state, decided = _publish_row(state, name, retention)
         published += decided.published
         merges += decided.merges

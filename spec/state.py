@@ -175,12 +175,15 @@ def told(state: State, text: tuple[Content, ...]) -> Tokens:
     return tuple(tokens)
 
 
-def tell(state: State, text: tuple[Content, ...], tokens: Tokens) -> State:
-    """Return a state that knows the ids of the first of some contents. They never change, nor are they forgotten."""
-    ids = dict(state.ids)
+Ids = Mapping[int, Mapping[int, int]]
+
+
+def tell(ids: Ids, text: tuple[Content, ...], tokens: Tokens) -> Ids:
+    """Return the ids that are told with those of the first of some contents. None ever changes, nor is forgotten."""
+    more = dict(ids)
     for (epoch, position), token in zip(text, tokens, strict=False):
-        ids[epoch] = {**ids.get(epoch, {}), position: token}
-    return state._replace(ids=ids)
+        more[epoch] = {**more.get(epoch, {}), position: token}
+    return more
 
 
 def key_of(sequence: Sequence, index: int, size: int) -> Key:
@@ -219,13 +222,13 @@ def touched(state: State) -> set[Block]:
 def before(launches: tuple[Launch, ...], launch: Launch) -> set[LaunchId]:
     """Return the launches in flight that happen before this one: earlier on its stream, or named by `after`; closed."""
     found: set[LaunchId] = set()
-    wanted = {launch.id}
+    streams, named = {launch.stream}, {*launch.after}
     for other in reversed(launches):  # a launch can only be ordered after older ones, so one pass backwards suffices
-        if other.id in wanted:
+        if other.id < launch.id and (other.stream in streams or other.id in named):
             found.add(other.id)
-            wanted |= other.after
-            wanted |= {e.id for e in launches if e.stream == other.stream and e.id < other.id}
-    return found - {launch.id}
+            streams.add(other.stream)
+            named |= other.after
+    return found
 
 
 def written(state: State, sequence: Sequence) -> int:

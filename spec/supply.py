@@ -18,6 +18,7 @@ Structured Language Model Programs" (2024); deferred reuse behind completion, Fr
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from .outcome import Outcome, Result
 from .refusals import Broken, Reason, refuse_if
@@ -32,6 +33,7 @@ class Supply:
     """
 
     def __init__(self, state: State, choice: Outcome | None) -> None:
+        self.block_size = state.config.block_size
         self._state = state
         self._free = set(state.free)
         self._evictable, self._prefixes = dict(state.evictable), dict(state.prefixes)
@@ -41,7 +43,7 @@ class Supply:
     def take(self) -> Block:
         """Take a block, an evicted one if none is free. Refused: NoSpace."""
         refuse_if(not self._free and not self._evictable, Reason.NO_SPACE)
-        allowed = self._free or victims(self._prefixes, self._evictable, self._state.config.block_size)
+        allowed = self._free or victims(self._prefixes, self._evictable, self.block_size)
         block = min(allowed) if self._chosen is None else self._offered(self._chosen)
         if block not in allowed:
             raise self._not_allowed(block)
@@ -59,9 +61,9 @@ class Supply:
             raise Broken("R-CAP-1", f"blocks {surplus} were taken and not needed")
         return tuple(self._taken)
 
-    def settle(self, state: State) -> State:
-        """Return a state without what was taken."""
-        return state._replace(free=frozenset(self._free), evictable=self._evictable, prefixes=self._prefixes)
+    def left(self) -> dict[str, Any]:
+        """Return the fields of a state that say what is left."""
+        return {"free": frozenset(self._free), "evictable": self._evictable, "prefixes": self._prefixes}
 
     def _offered(self, chosen: Iterator[Block]) -> Block:
         block = next(chosen, None)
@@ -113,9 +115,11 @@ def discharge(state: State, choice: Outcome | None) -> Result:
     Which ones is the implementation's choice between these bounds: a fence may stand for younger launches than those
     that truly touch a block, so an implementation may free a little late, and never early.
     """
+    if not state.quarantine and not (choice and choice.freed):
+        return state, Outcome()
     touching = touched(state)
     allowed = _untouched(state, touching)
-    oldest = min((launch.id for launch in state.launches), default=state.issued + 1)
+    oldest = min([launch.id for launch in state.launches], default=state.issued + 1)
     due = {block for block in allowed if state.quarantine[block] < oldest}
     freed = choice.freed if choice else frozenset(allowed)
     if not freed <= state.quarantine.keys():

@@ -73,7 +73,7 @@ def test_who_holds_a_published_block() -> None:
     assert str(cache.who_holds(3)) == "block 3 is held; sequence 1 holds it as block 2 of its row, since operation 1"
     cache.release(1)
     assert str(cache.who_holds(2)) == "block 2 is idle; published behind block 1"
-    assert cache.holders().tolist() == [0, 1, -1, 0, 0, 0, 0, 0, 0]
+    assert cache.holders().tolist() == [0, 1, 0, 0, 0, 0, 0, 0, 0]
     assert [cache.references(block) for block in (1, 2)] == [1, 0]
 
 
