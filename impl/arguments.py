@@ -62,7 +62,7 @@ def token_ids(tokens: Integers) -> Int32Array:
     """Return token ids as int32, one behind the other in memory; each is 0 to 2**31 - 1. O(tokens)."""
     if type(tokens) is np.ndarray and tokens.dtype == np.int32 and tokens.ndim == 1:
         ids: Int32Array = np.ascontiguousarray(tokens, np.int32)
-        if not ids.size or ids.min() >= 0:
+        if not np.count_nonzero(ids < 0):
             return ids
     wide = _integers("the token ids", tokens)
     if wide.size and not 0 <= int(wide.min()) <= int(wide.max()) < 2**31:

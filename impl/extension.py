@@ -53,24 +53,25 @@ def blocks_to_extend(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int6
 def _extend_by_one(tables: BlockTables, pool: BlockPool, batch: Batch, operation: int) -> Extension | None:
     """Extend by one position each; None, and nothing changed, where a row must copy its tail first."""
     rows = batch.rows
-    length = tables.allocated.take(rows)  # 1.3 us for 2,000, where an index costs 1.8
+    length = tables.allocated[rows]
     index, offset = tables.paging.locate(length)
     full = offset == 0
-    if pool.shared_edges and np.count_nonzero((pool.co_holders.take(tables.tail.take(rows)) > 0) & ~full):
+    if pool.shared_edges and np.count_nonzero((pool.co_holders[tables.tail[rows]] > 0) & ~full):
         return None
     growing = full.nonzero()[0]
     blocks, edits = NO_BLOCKS, NO_EDITS
     if growing.size:
         grown_rows, columns = rows[growing], index[growing]
-        longest = int(columns.max()) + 1
-        _refuse_without_space(pool, growing.size, longest)
-        tables.make_room(longest)
+        if growing.size > pool.available or np.count_nonzero(columns >= tables.columns):
+            longest = int(columns.max()) + 1
+            _refuse_without_space(pool, growing.size, longest)
+            tables.make_room(longest)
         taken = pool.take_to_grow(growing.size, operation)
         tables.table[grown_rows, columns] = taken
         tables.tail[grown_rows] = taken
         blocks = taken.astype(np.int32)
         edits = Edits(batch.device_rows[growing], columns.astype(np.int32), blocks)
-    slots = tables.tail.take(rows)
+    slots = tables.tail[rows]
     slots *= tables.paging.block_size
     slots += offset
     length += 1

@@ -102,13 +102,13 @@ class RowsToPublish:
         """Return which rows have one block to publish, of theirs alone, with a key that nobody has or will have."""
         pool, index = self.pool, self.sharing.index
         plain: NDArray[np.bool_] = (self.reach - self.first == 1) & (self.first > 0)
-        plain &= ~index.published.take(blocks)
+        plain &= ~index.published[blocks]
         plain &= index.childless(parents)
         if pool.copy_readers:
             plain &= ~np.isin(blocks, list(pool.copy_readers))
         if pool.shared_edges:
-            plain &= pool.co_holders.take(blocks) == 0
-            if np.count_nonzero(pool.co_holders.take(parents)):  # else no two of these rows have one parent
+            plain &= pool.co_holders[blocks] == 0
+            if np.count_nonzero(pool.co_holders[parents]):  # else no two of these rows have one parent
                 _, inverse, counts = np.unique(parents, return_inverse=True, return_counts=True)
                 plain &= counts[inverse] == 1
         return plain

@@ -151,7 +151,7 @@ class PrefixIndex:
 
     def tell(self, ids: IndexArray, offsets: Int64Array, tokens: Int32Array) -> None:
         """Write one token each to an offset in these blocks. What is published stays as it is (R-COW-4). O(ids)."""
-        fixed = self.published.take(ids)
+        fixed = self.published[ids]
         if np.count_nonzero(fixed):
             ids, offsets, tokens = ids[~fixed], offsets[~fixed], tokens[~fixed]
         self.tokens.reshape(-1)[ids * self.block_size + offsets] = tokens  # at half the cost of two indices

@@ -43,7 +43,7 @@ def publish(
     knowledge, rows = sharing.knowledge, batch.rows
     if rows.size == 1 and isinstance(counts, int):
         return _publish_one(tables, pool, sharing, batch, tokens, retention)
-    known, allocated = knowledge.known.take(rows), tables.allocated.take(rows)
+    known, allocated = knowledge.known[rows], tables.allocated[rows]
     ends: Int64Array = known + counts
     newest = not np.count_nonzero(ends != allocated)  # what is told is all there is, as in each step of decoding
     _refuse(not newest and bool(np.count_nonzero(ends > allocated)), retention)
@@ -54,7 +54,7 @@ def publish(
             _learn(tables, sharing.index, rows, known, counts, tokens)
         knowledge.known[rows] = ends
     reach, _ = tables.paging.locate(np.minimum(ends, _written(tables, pool, batch)))
-    first = knowledge.published.take(rows)
+    first = knowledge.published[rows]
     places = (reach > first).nonzero()[0]
     if not places.size:
         return NO_PUBLICATION
@@ -139,13 +139,13 @@ def _learn_newest(
     tables: BlockTables, index: PrefixIndex, rows: IndexArray, positions: Int64Array, ids: Int32Array
 ) -> None:
     """Do so where each row is told the id of its last position: that is in the tail."""
-    index.tell(tables.tail.take(rows), tables.paging.locate(positions)[1], ids)
+    index.tell(tables.tail[rows], tables.paging.locate(positions)[1], ids)
 
 
 def _written(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int64Array:
     """Return how many leading positions of each row retired launches have written. O(batch + rows in flight)."""
     rows, in_flight = batch.rows, pool.launches.in_flight
-    done = tables.launched.take(rows)
+    done = tables.launched[rows]
     if not in_flight:
         return done
     if rows.size <= FEW:

@@ -24,7 +24,7 @@ def submit(
 ) -> Launch:
     """Launch the next `counts` planned positions of each row of a batch, or refuse. O(batch x streams)."""
     launches, rows = pool.launches, batch.rows
-    starts = tables.launched.take(rows)
+    starts = tables.launched[rows]
     ends = _ends(tables, pool, rows, starts, counts)
     if len(launches.in_flight) >= launches.limit:
         raise Busy(f"{launches.limit} launches are in flight, the most there may be: retire one first")
@@ -54,7 +54,7 @@ def _ends(
     least, most = (counts, counts) if isinstance(counts, int) else (int(counts.min()), int(counts.max()))
     if least >= 1 and most <= pool.blocks * tables.paging.block_size:  # what is larger could overflow
         ends: Int64Array = starts + counts
-        if not np.count_nonzero(ends > tables.allocated.take(rows)):
+        if not np.count_nonzero(ends > tables.allocated[rows]):
             return ends
     raise BadCount("a row must launch at least 1 position, and at most those that are planned")
 
