@@ -13,7 +13,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 import numpy as np
 from pagedkv.impl import refusals
 from pagedkv.impl.cache import BlockCache
-from pagedkv.impl.results import Edits
+from pagedkv.impl.results import Copies, Edits
 from pagedkv.spec.manager import Discipline, Manager
 from pagedkv.spec.observation import Naming, Observation, Seen
 from pagedkv.spec.outcome import Merge, Outcome, Rows, Telling
@@ -215,17 +215,23 @@ class Implementation(Manager):
             raise AssertionError(self.wrong)
         counts, holders = cache.counts, cache.holders().tolist()
         published, free = frozenset(cache.published().tolist()), frozenset(cache.free_order())
-        unheld = frozenset([block for block, count in enumerate(holders) if not count])  # the null block is, too
+        references: dict[Block, int] = {}
+        unheld: set[Block] = set()  # the null block is, too
+        for block, count in enumerate(holders):
+            if count:
+                references[block] = count
+            else:
+                unheld.add(block)
         return Observation(
             seen,
-            {block: count for block, count in enumerate(holders) if count},
+            references,
             free,
-            unheld - published - free - {0},
+            frozenset(unheld - published - free - {0}),
             frozenset([Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()]),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
             published,
-            unheld & published,
+            published & unheld,
             {_named(handle): _ids(blocks) for handle, blocks in cache.pins().items()},
             (counts.idle, cache.available - counts.free),
         )
@@ -243,7 +249,7 @@ class Implementation(Manager):
 
     def _edit(self, edits: Edits) -> None:
         """Edit the device's table as a mirror would."""
-        for row, column, block in zip(*(each.tolist() for each in edits), strict=True):
+        for row, column, block in zip(*[each.tolist() for each in edits], strict=True):
             blocks = self.device_table[row]
             blocks += [0] * (column + 1 - len(blocks))
             blocks[column] = block
@@ -288,6 +294,8 @@ def _batch(rows: Rows) -> tuple[list[int], list[int]]:
     return [_alias(name) for name, _ in rows], [count for _, count in rows]
 
 
-def _copies(copies: Any) -> tuple[Copy, ...]:
-    each = zip(*(column.tolist() for column in copies), strict=True)
-    return tuple(Copy(_named(alias), source, target, extent) for alias, source, target, extent in each)
+def _copies(copies: Copies) -> tuple[Copy, ...]:
+    if not copies.sources.size:
+        return ()
+    each = zip(*[column.tolist() for column in copies], strict=True)
+    return tuple([Copy(_named(alias), source, target, extent) for alias, source, target, extent in each])

@@ -144,7 +144,10 @@ def lengths(tables: BlockTables, row: int, pending: list[Write]) -> Lengths:
     """Return a sequence's lengths; retired launches have written up to where those in flight begin."""
     allocated, launched = tables.allocated.item(row), tables.launched.item(row)
     known = 0 if tables.knowledge is None else tables.knowledge.known.item(row)
-    return Lengths(known, allocated, launched, min([start for _, start in pending]) if pending else launched)
+    written = launched
+    for _, start in pending:
+        written = min(written, start)
+    return Lengths(known, allocated, launched, written)
 
 
 def fingerprint(

@@ -119,7 +119,8 @@ def _answered(method: Callable[..., object], arguments: tuple[object, ...]) -> O
     try:
         answer = method(*arguments)
     except Refused as refusal:
-        refusal.reason = Reason(refusal.reason)
+        if type(refusal.reason) is not Reason:  # it may be the word alone
+            refusal.reason = Reason(refusal.reason)
         return refusal.with_traceback(None)  # its frames would hold it in turn, and much else with it
     try:
         return _outcome(answer)
@@ -156,11 +157,12 @@ def _copies(answer: Any) -> tuple[Copy, ...]:
 
 
 INTEGERS_MAX = 1_000_000  # in one answer: worlds are small, and an endless one must be an answer, too
+_FINITE = (tuple, list)
 
 
 def integers(answer: Any) -> tuple[int, ...]:
     """Return integers of whatever kind as Python's own. Errors: `TypeError`, `ValueError` where there is no end."""
-    taken = tuple(map(index, answer if type(answer) in {tuple, list} else islice(answer, INTEGERS_MAX + 1)))
+    taken = tuple(map(index, answer if type(answer) in _FINITE else islice(answer, INTEGERS_MAX + 1)))
     if len(taken) > INTEGERS_MAX:
         raise ValueError(f"more than {INTEGERS_MAX:,} integers in one answer")
     return taken

@@ -271,8 +271,8 @@ def conflict(older: Launch, newer: Launch) -> bool:
     what an older one writes. The others are here for what the rule says.
     """
     return (
-        any(block in older.reads and low < older.reads[block] for block, (low, _) in newer.writes.items())
-        or any(block in newer.reads and low < newer.reads[block] for block, (low, _) in older.writes.items())
+        any(low < older.reads.get(block, 0) for block, (low, _) in newer.writes.items())
+        or any(low < newer.reads.get(block, 0) for block, (low, _) in older.writes.items())
         or any(
             block in older.writes and low < older.writes[block][1] and older.writes[block][0] < high
             for block, (low, high) in newer.writes.items()

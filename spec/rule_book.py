@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from .alphabet import KINDS, Execute, Operation, Submit
 from .outcome import Outcome
 from .refusals import Refused
-from .state import Block, Launch, Name, Sequence, State
+from .state import Block, Launch, Name, Sequence, State, held
 
 Edge = tuple[Name, Block]
 
@@ -38,6 +38,8 @@ class Step:
         self.old_edges = edges(old) if old_edges is None else old_edges  # holder edges before
         self.new_edges = self.old_edges if new.sequences is old.sequences else edges(new)  # and after
         self.changed = changed(old, new)  # sequences that it began or changed, as they are after
+        # The launch that it submitted: those before it stay as they were then (R-LIFE-6).
+        self.submitted: tuple[Launch, ...] = new.launches[-1:] if isinstance(operation, Submit) else ()
         self._held: set[Block] | None = None
         self.taken = decided.blocks if isinstance(decided, Outcome) else ()  # blocks that the operation took
 
@@ -45,13 +47,8 @@ class Step:
     def held(self) -> set[Block]:
         """Blocks that somebody holds after."""
         if self._held is None:
-            self._held = {block for _, block in self.new_edges}.union(*self.new.pins.values())
+            self._held = held(self.new)
         return self._held
-
-    @property
-    def submitted(self) -> tuple[Launch, ...]:
-        """The launch that the operation submitted; those before it stay as they were then (R-LIFE-6)."""
-        return self.new.launches[-1:] if isinstance(self.operation, Submit) else ()
 
 
 def changed(old: State, new: State) -> dict[Name, Sequence]:

@@ -4,6 +4,8 @@ A device works later than its host. Between the submission of a launch and the m
 blocks, rows and copies that it uses are in use, whatever became of the sequences that it was made for.
 """
 
+from itertools import product
+
 from .alphabet import Add, Clear, Execute, Extend, Fork, Pin, Publish, Release, Retire, Submit, Unpin
 from .outcome import Outcome
 from .rule_book import HOST, Lines, Slot, Step, rule
@@ -46,7 +48,7 @@ def _slots(launch: Launch, size: int) -> tuple[set[Slot], set[Slot]]:
     reads = {(copy.source, at) for copy in launch.copies for at in range(copy.extent)}
     writes = {(copy.target, at) for copy in launch.copies for at in range(copy.extent)}
     for part in launch.computations:
-        slots = [(block, at) for block in part.row for at in range(size)][: part.stop]
+        slots = [*product(part.row, range(size))][: part.stop]
         reads.update(slots)
         writes.update(slots[part.start :])
     return reads, writes

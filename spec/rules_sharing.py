@@ -139,8 +139,9 @@ def one_token_left(step: Step) -> Lines:
 def other_weights_other_epoch(step: Step) -> Lines:
     """A change of weights invalidates by epoch: no key is of older weights, and nobody is of weights yet to come."""
     weights = step.new.weights
-    if [key for key in step.new.prefixes if key.root.weights != weights]:
-        yield f"the weights are of epoch {weights}, and blocks of others are in the index"
+    for key, entry in step.new.prefixes.items():
+        if key.root.weights != weights:
+            yield f"the weights are of epoch {weights}, and block {entry.block} in the index is of {key.root.weights}"
     if weights != step.old.weights + isinstance(step.operation, Clear):
         yield f"{step.operation} took the weights from epoch {step.old.weights} to {weights}"
     for name, sequence in step.changed.items():

@@ -101,14 +101,12 @@ def _need(state: State, operation: Add | Extend, held: frozenset[Edge]) -> int:
     size = state.config.block_size
     if isinstance(operation, Add):
         return blocks_needed(operation.length, size)
-    growth = sum(
-        [
-            blocks_needed(state.sequences[name].allocated + count, size) - len(state.sequences[name].row)
-            for name, count in operation.rows
-        ]
-    )
-    sequences = [state.sequences[name] for name, _ in operation.rows]
-    tails = [sequence.row[-1] for sequence in sequences if sequence.allocated % size]
+    growth = 0
+    tails: list[Block] = []
+    for name, count in operation.rows:
+        sequence = state.sequences[name]
+        growth += blocks_needed(sequence.allocated + count, size) - len(sequence.row)
+        tails += sequence.row[-1:] if sequence.allocated % size else ()
     references = [block for _, block in held]
     return growth + sum([min(tails.count(tail), references.count(tail) - 1) for tail in set(tails)])
 
@@ -147,9 +145,11 @@ def exact_tables(step: Step) -> Lines:
 @rule("R-TAB-2", Extend, Submit)
 def null_block_apart(step: Step) -> Lines:
     """The null block never aliases live data: no launch reads or writes it, and no copy names it."""
+    copies = planned_copies(step.new)
     for launch in step.submitted:
+        copies += launch.copies
         if NULL in launch.reads or NULL in launch.writes:
             yield f"launch {launch.id} touches the null block"
-    for copy in (*planned_copies(step.new), *(copy for launch in step.submitted for copy in launch.copies)):
+    for copy in copies:
         if NULL in (copy.source, copy.target):
             yield f"{copy} names the null block"

@@ -25,7 +25,7 @@ state" (R-OWN-1) is a rule that could break; a launch keeps what it reads and wr
 rows, since a launch is compared with every other in flight (R-LIFE-2 works both out again).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 Block = int  # a physical block: 1..N; block 0 is the null block, owned by nobody
@@ -161,7 +161,7 @@ def holders(sequences: Mapping[Name, Sequence], block: Block) -> list[Name]:
 def held(state: State) -> set[Block]:
     """Return the blocks that a sequence or a pin holds."""
     rows = [sequence.row for sequence in state.sequences.values()]
-    return {block for blocks in (*rows, *state.pins.values()) for block in blocks}
+    return set().union(*rows, *state.pins.values())
 
 
 def told(state: State, text: tuple[Content, ...]) -> Tokens:
@@ -201,11 +201,9 @@ def leads_to(key: Key, other: Key) -> bool:
     return key.root == other.root and key.tokens == other.tokens[: len(key.tokens)]
 
 
-def planned_copies(state: State) -> Iterator[Copy]:
-    """Yield the copies that `extend` has chosen and no launch has taken along yet."""
-    for sequence in state.sequences.values():
-        if sequence.copy:
-            yield sequence.copy
+def planned_copies(state: State) -> list[Copy]:
+    """Return the copies that `extend` has chosen and no launch has taken along yet."""
+    return [sequence.copy for sequence in state.sequences.values() if sequence.copy]
 
 
 def touched(state: State) -> set[Block]:
@@ -236,12 +234,9 @@ def written(state: State, sequence: Sequence) -> int:
 
     Contents have one writer, so a position is not yet written exactly if a launch in flight writes its content.
     """
-    if not state.launches:
-        return sequence.launched
-    starts = [
-        part.start
-        for launch in state.launches
-        for part in launch.computations
-        if part.start < sequence.launched and part.text[part.start] == sequence.text[part.start]
-    ]
-    return min(starts, default=sequence.launched)
+    stop = sequence.launched
+    for launch in state.launches:
+        for part in launch.computations:
+            if part.start < stop and part.text[part.start] == sequence.text[part.start]:
+                stop = part.start
+    return stop

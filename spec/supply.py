@@ -119,7 +119,7 @@ def discharge(state: State, choice: Outcome | None) -> Result:
         return state, Outcome()
     touching = touched(state)
     allowed = _untouched(state, touching)
-    oldest = min([launch.id for launch in state.launches], default=state.issued + 1)
+    oldest = state.launches[0].id if state.launches else state.issued + 1
     due = {block for block in allowed if state.quarantine[block] < oldest}
     freed = choice.freed if choice else frozenset(allowed)
     if not freed <= state.quarantine.keys():
@@ -149,6 +149,8 @@ def _untouched(state: State, touching: set[Block]) -> set[Block]:
 def _leading_to(state: State, blocks: Collection[Block]) -> set[Block]:
     """Return the published blocks that come before some others on their chains."""
     later = [key for key, entry in state.prefixes.items() if entry.block in blocks]
+    if not later:
+        return set()
     return {
         entry.block for key, entry in state.prefixes.items() for other in later if key != other and leads_to(key, other)
     }
