@@ -213,25 +213,20 @@ class Implementation(Manager):
             seen[_NAMES.get(alias, alias)] = Seen(tuple(row), allocated, launched, written, known)
         if self.wrong:
             raise AssertionError(self.wrong)
-        counts, holders = cache.counts, cache.holders().tolist()
+        counts = cache.counts
         published, free = frozenset(cache.published().tolist()), frozenset(cache.free_order())
-        references: dict[Block, int] = {}
-        unheld: set[Block] = set()  # the null block is, too
-        for block, count in enumerate(holders):
-            if count:
-                references[block] = count
-            else:
-                unheld.add(block)
+        references = {block: count for block, count in enumerate(cache.holders().tolist()) if count}
+        unheld = frozenset(range(1, self.config.blocks + 1)).difference(references)
         return Observation(
             seen,
             references,
             free,
-            frozenset(unheld - published - free - {0}),
+            unheld - published - free,
             frozenset([Copy(_named(alias), *copy) for alias, *copy in cache.planned_copies()]),
             tuple(cache.in_flight()),
             (counts.free, counts.held, counts.quarantined),
             published,
-            published & unheld,
+            unheld & published,
             {_named(handle): _ids(blocks) for handle, blocks in cache.pins().items()},
             (counts.idle, cache.available - counts.free),
         )

@@ -130,7 +130,8 @@ def pending_writes(tables: BlockTables, row: int, writes: Mapping[int, list[Writ
     """
     pending = writes.get(tables.names.epoch_of.item(row), [])
     for elder in tables.ancestors.get(row, ()):
-        pending = pending + [write for write in writes.get(elder.epoch, ()) if write[0] <= elder.until]
+        if elder.epoch in writes:
+            pending = pending + [write for write in writes[elder.epoch] if write[0] <= elder.until]
     return pending
 
 

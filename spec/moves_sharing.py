@@ -121,12 +121,18 @@ def sharing_moves(state: State, live: list[Name], stranger: Name, rows: int, sha
     yield Publish(((stranger, ()),))
     if live:
         one = live[0]
-        too_many = state.sequences[one].allocated - len(state.sequences[one].known) + 1
         yield Publish(((one, ()), (one, ())))
-        yield Publish(((one, (0,) * too_many),))
+        yield Publish(((one, _too_many(state, one)),))
         yield Publish(((one, ()),), 4)
     yield from _pins(state, sharing)
     yield Clear()
+
+
+def _too_many(state: State, name: Name) -> Tokens:
+    """Return an id more than there are positions without one; those of positions are true."""
+    sequence = state.sequences[name]
+    ((_, tokens),) = truly(state, {name: (0,) * (sequence.allocated - len(sequence.known))})
+    return (*tokens, 0)
 
 
 def _tellings(state: State, name: Name, sharing: Sharing) -> Iterator[Tokens]:

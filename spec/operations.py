@@ -17,7 +17,7 @@ Model Serving with PagedAttention" (SOSP 2023); deferred reuse behind completion
 (2004, epoch-based reclamation).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from .arithmetic import blocks_needed, locate
 from .outcome import Outcome, Result, Rows
@@ -116,14 +116,15 @@ def launch(state: State, rows: Rows, stream: int = 0, choice: Outcome | None = N
 
     sequences = [state.sequences[name] for name, _ in rows]
     copies = tuple([sequence.copy for sequence in sequences if sequence.copy])
+    parts = tuple([_computation(state, name, count) for name, count in rows])
     new = Launch(
         id=state.issued + 1,
         stream=stream,
         after=frozenset(),
         copies=copies,
-        computations=tuple([_computation(state, name, count) for name, count in rows]),
-        reads=_reads(state, rows, copies),
-        writes=_writes(state, rows, copies),
+        computations=parts,
+        reads=_reads(parts, copies, state.config.block_size),
+        writes=_writes(parts, copies, state.config.block_size),
     )
     new = _ordered(state, new, choice)
     submitted = {
@@ -237,47 +238,39 @@ def _computation(state: State, name: Name, count: int) -> Computation:
     return Computation(name, sequence.epoch, start, stop, row, sequence.text[:stop])
 
 
-def _reads(state: State, rows: Rows, copies: tuple[Copy, ...]) -> Mapping[Block, int]:
+def _reads(parts: Iterable[Computation], copies: Iterable[Copy], size: int) -> Mapping[Block, int]:
     """Return how many leading slots a launch reads of each block: all positions of its rows, its copies' sources."""
     reads: dict[Block, int] = {}
-    size = state.config.block_size
-    for name, count in rows:
-        stop = state.sequences[name].launched + count
-        for index, block in enumerate(state.sequences[name].row[: blocks_needed(stop, size)]):
-            reads[block] = max(reads.get(block, 0), min(size, stop - index * size))
+    for part in parts:
+        for index, block in enumerate(part.row):
+            reads[block] = max(reads.get(block, 0), min(size, part.stop - index * size))
     for copy in copies:
         reads[copy.source] = max(reads.get(copy.source, 0), copy.extent)
     return reads
 
 
-def _writes(state: State, rows: Rows, copies: tuple[Copy, ...]) -> Mapping[Block, tuple[int, int]]:
+def _writes(parts: Iterable[Computation], copies: Iterable[Copy], size: int) -> Mapping[Block, tuple[int, int]]:
     """Return the slots that a launch writes of each block: its new positions, and what its copies fill."""
     writes = {copy.target: (0, copy.extent) for copy in copies}
-    size = state.config.block_size
-    for name, count in rows:
-        sequence = state.sequences[name]
-        start, stop = sequence.launched, sequence.launched + count
-        for index in range(start // size, blocks_needed(stop, size)):
-            low, high = max(start - index * size, 0), min(stop - index * size, size)
-            low = writes.get(sequence.row[index], (low, high))[0]  # a copy fills the slots just below
-            writes[sequence.row[index]] = (low, high)
+    for part in parts:
+        for index in range(part.start // size, len(part.row)):
+            low, high = max(part.start - index * size, 0), min(part.stop - index * size, size)
+            low = writes.get(part.row[index], (low, high))[0]  # a copy fills the slots just below
+            writes[part.row[index]] = (low, high)
     return writes
 
 
 def conflict(older: Launch, newer: Launch) -> bool:
     """Whether two launches touch a common slot, one of them writing.
 
-    Where blocks wait for their fences and shared ones are copied, only the middle line ever holds: a newer launch reads
+    Where blocks wait for their fences and shared ones are copied, only the last line ever holds: a newer launch reads
     what an older one writes. The others are here for what the rule says.
     """
-    return (
-        any(low < older.reads.get(block, 0) for block, (low, _) in newer.writes.items())
-        or any(low < newer.reads.get(block, 0) for block, (low, _) in older.writes.items())
-        or any(
-            block in older.writes and low < older.writes[block][1] and older.writes[block][0] < high
-            for block, (low, high) in newer.writes.items()
-        )
-    )
+    for block, (low, high) in newer.writes.items():
+        first, stop = older.writes.get(block, (0, 0))
+        if low < older.reads.get(block, 0) or (low < stop and first < high):
+            return True
+    return any(low < newer.reads.get(block, 0) for block, (low, _) in older.writes.items())
 
 
 def _ordered(state: State, new: Launch, choice: Outcome | None) -> Launch:

@@ -45,6 +45,15 @@ def test_no_rule_is_without_a_case() -> None:
     assert {name.split()[0] for name in CASES} == set(RULES)
 
 
+def test_where_nothing_is_published_no_rule_of_the_index_is_broken() -> None:
+    """So nothing is lost where they are left out: not on any wrong step without an index, before or after."""
+    of_the_index = {name for name, rule in RULES.items() if rule.of_the_index}
+    without = [taken for taken in (make() for make in CASES.values()) if not (taken.old.prefixes or taken.new.prefixes)]
+    assert of_the_index
+    assert len(without) > 40
+    assert not any(of_the_index & broken(taken) for taken in without)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_the_rule_is_registered_with_its_sentence(name: str) -> None:
     rule = RULES[name]
