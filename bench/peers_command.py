@@ -57,6 +57,8 @@ def peers_command(
     with LateSpinner("judging peers") as spinner:
         told = [_judge(peer, (operations, seed), out, invoked_as(context), spinner) for peer in peers]
     _print(told)
+    if names and not any("rules" in peer for peer in told):
+        raise BadInput("peers", "none that is named can be judged", "name what can be imported here")
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / PAGE, ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
     Console(emoji=False).print(f"table: {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
