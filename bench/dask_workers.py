@@ -64,8 +64,10 @@ def connected(address: str, target: str | None = None) -> "Iterator[Client]":
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it has to say is said here, in one line
     remedy = "start `dask scheduler` there, and name the address that it prints"
     try:
-        if not address.startswith(OTHER_TRANSPORTS):
-            distributed.comm.get_address_host_port(address)  # a client that can't begin complains once more, at its end
+        if not address.startswith(
+            OTHER_TRANSPORTS
+        ):  # a client that can't begin complains once more when it is collected
+            distributed.comm.addressing.get_address_host_port(address)
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise BadInput(where, f"no Dask scheduler answers ({said(error)})", remedy) from error
