@@ -64,9 +64,8 @@ def connected(address: str, target: str | None = None) -> "Iterator[Client]":
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it has to say is said here, in one line
     remedy = "start `dask scheduler` there, and name the address that it prints"
     try:
-        if not address.startswith(
-            OTHER_TRANSPORTS
-        ):  # a client that can't begin complains once more when it is collected
+        if not address.startswith(OTHER_TRANSPORTS):
+            # a client that can't even begin complains once more when it is collected
             distributed.comm.addressing.get_address_host_port(address)
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
