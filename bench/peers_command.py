@@ -15,7 +15,7 @@ from pagedkv.bench.failures import BadInput, one_line
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.peer_process import PeerProcess
-from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
+from pagedkv.bench.peers import PEERS, UNKNOWN, Level, Peer, peer_of
 from pagedkv.bench.peers_campaign import Campaign, run_campaign
 from pagedkv.bench.peers_report import BROKEN, REPORT, cell, markdown, report_finding, verdicts
 from pagedkv.bench.progress import LateSpinner
@@ -146,7 +146,7 @@ def _rows(told: Sequence[dict[str, Any]], level: Level) -> list[list[str]]:
 def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a line a peer, and for each of its findings what it is and where."""
     for peer in told:
-        called = [part for part in (peer["title"], peer["version"]) if part and part != peer["name"]]
+        called = [part for part in (peer["title"], peer["version"]) if part and part not in {peer["name"], UNKNOWN}]
         name = ": ".join(filter(None, (peer["name"], " ".join(called))))
         if "missing" in peer:
             yield f"{name}: {peer['missing']}"
