@@ -19,9 +19,11 @@ other exception is a fault of this program, and its traceback is what a report o
 import shlex
 import sys
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 from pagedkv.bench.baselines_command import BASELINES_EXAMPLE, baselines_command
+from pagedkv.bench.code_version import code_version
 from pagedkv.bench.compare_command import COMPARE_EXAMPLE, compare_command
 from pagedkv.bench.explore_command import EXPLORE_EXAMPLE, explore_command
 from pagedkv.bench.failures import BadInput
@@ -48,15 +50,27 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 application = typer.Typer(
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     help="The workbench of pagedkv, a formally tested paged KV-cache manager.",
 )
 
 
+def _tell_version(asked: bool) -> None:  # noqa: FBT001  (the signature is the library's)
+    if asked:
+        typer.echo(f"pagedkv {code_version()}")
+        raise typer.Exit
+
+
 @application.callback()
-def workbench() -> None:
-    """Keep the commands commands, even while there is only one of them."""
+def workbench(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Say which code this is, and end.")
+    ] = False,
+) -> None:
+    """Take what stands before the command."""
 
 
 application.command("verify", epilog=VERIFY_EXAMPLE)(verify_command)

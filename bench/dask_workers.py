@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 CONNECT_S = 5.0
+OTHER_TRANSPORTS = ("ucx://", "inproc://")  # whose addresses have no port
 LOOK_S = 1.0  # between two looks at who is there
 ALONE_S = 30.0  # without a worker, before the crew gives up
 GRACE_S = 15.0  # that a job may still be out when time is up: longer than one call may take
@@ -63,6 +64,9 @@ def connected(address: str, target: str | None = None) -> "Iterator[Client]":
     logging.getLogger("distributed").setLevel(logging.CRITICAL)  # what it has to say is said here, in one line
     remedy = "start `dask scheduler` there, and name the address that it prints"
     try:
+        if not address.startswith(OTHER_TRANSPORTS):
+            # a client that can't even begin complains once more when it is collected
+            distributed.comm.addressing.get_address_host_port(address)
         client = distributed.Client(address, timeout=CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise BadInput(where, f"no Dask scheduler answers ({said(error)})", remedy) from error

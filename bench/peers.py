@@ -23,6 +23,8 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.targets import OURS
 from pagedkv.spec.calls import said
 
+UNKNOWN = "of unknown version"
+
 
 class Level(StrEnum):
     """What is under test."""
@@ -85,8 +87,8 @@ def _version_of_sources(package: str) -> str:
         if (folder / "pyproject.toml").is_file():
             project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8")).get("project", {})
             commit = _commit(folder / ".git")
-            return str(project.get("version", "unknown")) + (f" (commit {commit})" if commit else "")
-    return "unknown"
+            return str(project.get("version", UNKNOWN)) + (f" (commit {commit})" if commit else "")
+    return UNKNOWN
 
 
 def _commit(git: Path) -> str:

@@ -15,7 +15,7 @@ from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import JsonFile, Seed, invoked_as
 from pagedkv.bench.own_files import ENDINGS
 from pagedkv.bench.peer_process import PeerProcess
-from pagedkv.bench.peers import PEERS, Level, Peer, peer_of
+from pagedkv.bench.peers import PEERS, UNKNOWN, Level, Peer, peer_of
 from pagedkv.bench.peers_campaign import Campaign, run_campaign
 from pagedkv.bench.peers_report import BROKEN, REPORT, cell, markdown, report_finding, verdicts
 from pagedkv.bench.progress import LateSpinner
@@ -58,6 +58,8 @@ def peers_command(
     with LateSpinner("judging peers") as spinner:
         told = [_judge(peer, (operations, seed), out, invoked_as(context), spinner) for peer in peers]
     _print(told)
+    if names and not any("rules" in peer for peer in told):
+        raise BadInput("peers", "none that is named can be judged", "name what can be imported here")
     out.mkdir(parents=True, exist_ok=True)
     write_whole(out / PAGE, ("\n".join(_page(told, invoked_as(context))) + "\n").encode())
     Console(emoji=False).print(f"table: {out / PAGE}", soft_wrap=True, markup=False, highlight=False)
@@ -145,7 +147,7 @@ def _rows(told: Sequence[dict[str, Any]], level: Level) -> list[list[str]]:
 def _lines(told: Sequence[dict[str, Any]]) -> Iterator[str]:
     """Yield a line a peer, and for each of its findings what it is and where."""
     for peer in told:
-        called = [part for part in (peer["title"], peer["version"]) if part and part != peer["name"]]
+        called = [part for part in (peer["title"], peer["version"]) if part and part not in {peer["name"], UNKNOWN}]
         name = ": ".join(filter(None, (peer["name"], " ".join(called))))
         if "missing" in peer:
             yield f"{name}: {peer['missing']}"

@@ -49,8 +49,9 @@ def report_finding(finding: Finding, peer: Peer, found_by: str, directory: Path,
 def _text(finding: Finding, peer: Peer, told: Sequence[Told], facts: Mapping[str, Any]) -> list[str]:
     """Return a finding as its owners would read it."""
     case = finding.case
+    ends = "a crash" if facts["rule"] == "CRASH" else f"{facts['rule']} does not hold"
     lines = [
-        f"# {peer.title} {peer.version()}: {facts['rule']} does not hold",
+        f"# {peer.title} {peer.version()}: {ends}",
         "",
         f"{facts['rule']}: {facts['sentence']}",
         "",

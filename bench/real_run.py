@@ -133,7 +133,7 @@ def check_same_requests(run: RealRun, trace: Trace) -> None:
         if differ.size:
             request = differ.item(0)
             counts = f"{measured[request]:,} {name} tokens were measured, {traced[request]:,} are in the trace"
-            raise BadInput(where, f"request {request}: {counts} ({differ.size:,} requests differ)", remedy)
+            raise BadInput(where, f"request {request}: {counts} (requests that differ: {differ.size:,})", remedy)
 
 
 def _meta(path: Path) -> dict[str, Any]:

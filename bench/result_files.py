@@ -8,6 +8,7 @@ would also replace what is no file, so a device, a pipe or `/dev/stdout` is refu
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def output_file(path: Path, option: str, keep: Iterable[Path] = ()) -> Path:
             raise BadInput(where, "no plain file", "name a file; it is written in full and put in place at the end")
         if not file.parent.is_dir():
             raise BadInput(where, f"there is no folder {file.parent}", "make it first")
-        if not os.access(file if file.exists() else file.parent, os.W_OK):
+        if (file.exists() and not os.access(file, os.W_OK)) or not takes_files(file.parent):
             raise BadInput(where, "may not be written", "name another file")
         for other in keep:
             if _is_same(file, other):
@@ -37,6 +38,18 @@ def output_file(path: Path, option: str, keep: Iterable[Path] = ()) -> Path:
     except (OSError, RuntimeError) as error:  # a name too long, a loop of links
         raise BadInput(where, f"no usable file name ({error})", "name another file") from error
     return file
+
+
+def takes_files(folder: Path) -> bool:
+    """Say whether a file can be made in a folder, by making one that has no name and is gone at once.
+
+    Rights alone don't say it: the superuser has all of them, on a file system that takes no files, too.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return True
+    except OSError:
+        return False
 
 
 def _is_same(file: Path, other: Path) -> bool:

@@ -4,7 +4,6 @@
 folder of `--out` (which is looked at before the search), and the command that runs it again.
 """
 
-import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ import typer
 from pagedkv.bench.counterexample import show
 from pagedkv.bench.counterexample_files import LARGEST, save
 from pagedkv.bench.failures import BadInput
-from pagedkv.bench.result_files import output_file
+from pagedkv.bench.result_files import output_file, takes_files
 from pagedkv.spec.traces import Finding, tell
 from rich.console import Console
 
@@ -52,7 +51,7 @@ def output_folder(
     try:
         nearest_first = (path.absolute(), *path.absolute().parents)
         there = next(each for each in nearest_first if each.exists() or each.is_symlink())
-        usable = there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+        usable = there.is_dir() and takes_files(there)
     except (OSError, ValueError) as error:  # a name too long, a null byte
         raise BadInput(where, f"no usable name ({error})", "name another folder") from error
     if not usable or "\0" in str(path):

@@ -147,8 +147,9 @@ class Film:
         named: frozenset[Block] = frozenset()
         if isinstance(decided, Outcome):
             named = decided.freed.union(decided.blocks)
-            if isinstance(operation, Submit):
-                self.flights.append(Flight(decided.launch, operation.stream, number))
+            if isinstance(operation, Submit):  # a stranger need not number it
+                launches = len(self.flights) + sum(map(len, self._flying.values()))
+                self.flights.append(Flight(decided.launch or launches + 1, operation.stream, number))
         elif isinstance(decided, Happened) and decided.launch:
             self.flights.append(Flight(decided.launch, 0, number))
         self._use(tuple(cells))

@@ -38,6 +38,7 @@ from pagedkv.bench.sweep_lengths import Lengths
 from pagedkv.bench.trace_formats import TraceFormat
 from pagedkv.bench.traces import Trace
 from pagedkv.impl.requests import Limits
+from pagedkv.spec.counts import counted
 
 SAMPLED_SHARE, SAMPLED_MAX = 5, 512
 SYSTEM_PROMPTS, SYSTEM_PROMPT_TOKENS, PREFIX_BLOCK_SIZE = 20, 1024, 64
@@ -166,4 +167,5 @@ def traffic_in_words(traffic: Traffic) -> str:
     """Say what the requests are, in a line."""
     shared = "with prefix ids" if traffic.trace.prefix_ids.size else "without prefix ids, so that nothing is hit"
     faster = "" if traffic.speedup == 1 else f", arriving {traffic.speedup:g} times as fast"
-    return f"replayed: {len(traffic.trace):,} {traffic.source}, {shared}{faster}"
+    requests = counted(len(traffic.trace), "request") + traffic.source.removeprefix("requests")
+    return f"replayed: {requests}, {shared}{faster}"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 from pagedkv.bench import command_line
+from pagedkv.bench.code_version import code_version
 from pagedkv.bench.command_line import run
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.options import invoked_as
@@ -37,6 +38,13 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[BaseException | in
     command_line.application.command("act")(acting)
     yield act
     assert not act, "the command ran"
+
+
+def test_which_code_it_is_can_be_asked(capsys: Captured) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"pagedkv {code_version()}\n"
+    assert run(["fuzz", "-h"]) == 0
+    assert "--contents-only" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

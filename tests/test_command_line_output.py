@@ -10,6 +10,7 @@ from pagedkv.bench import progress
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.result_files import output_file, write_json
+from pagedkv.bench.search_options import output_folder
 
 
 class _Terminal(io.StringIO):
@@ -58,6 +59,14 @@ def test_a_failed_rename_leaves_nothing_behind(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(OSError, match="No space left"):
         write_json(tmp_path / "result.json", {"steps": 1})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="a folder that takes no files, whoever asks, is in /proc")
+def test_a_folder_that_takes_no_files_is_found_before_the_work() -> None:
+    with pytest.raises(BadInput, match=r"--json /proc/self/x\.json: may not be written"):
+        output_file(Path("/proc/self/x.json"), "--json")
+    with pytest.raises(BadInput, match="--out /proc/self/x: /proc/self is no folder that may be written to"):
+        output_folder(Path("/proc/self/x"), None)
 
 
 def test_a_name_with_a_null_byte_is_no_file_name(tmp_path: Path) -> None:

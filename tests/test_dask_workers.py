@@ -204,7 +204,9 @@ def test_the_command_runs_a_grid_by_workers(address: str) -> None:
 # ---- what can be wrong ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "nonsense", "smoke://hill:8786", "", "tcp://127.0.0.1:abc"])
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:1", "nonsense", "ucx://hill:1", "smoke://hill:8786", "", "tcp://127.0.0.1:abc"]
+)
 @pytest.mark.parametrize("command", [["fuzz"], ["explore", "--scopes", "blocks=1"]], ids=["fuzz", "explore"])
 def test_an_address_where_nobody_answers(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch, command: list[str], address: str

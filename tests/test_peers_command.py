@@ -154,6 +154,25 @@ def test_a_name_that_is_none_is_bad_input(capsys: pytest.CaptureFixture[str]) ->
     assert "vlllm: no such peer; name some of " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["nobody:Here", "hostile_managers:Nobody", "hostile_managers:not_a_manager"])
+def test_where_nothing_that_is_named_can_be_judged_it_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run(["peers", name, "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr()
+    assert told.out.startswith(f"{name}: ")
+    assert told.err == "pagedkv: peers: none that is named can be judged; name what can be imported here\n"
+    assert not (tmp_path / "out" / "peers.md").exists()
+
+
+def test_a_function_that_makes_a_scheduler_is_judged_as_one(tmp_path: Path) -> None:
+    file = tmp_path / "peers.json"
+    words = ["--operations", "50", "--out", str(tmp_path / "out"), "--json", str(file)]
+    assert run(["peers", "hostile_managers:a_scheduler", *words]) == 0
+    (told,) = json.loads(file.read_text(encoding="utf-8"))["peers"]
+    assert (told["level"], told["rules"]["R-PRE-2"]["verdict"]) == ("scheduler", "kept")
+
+
 def test_the_registry_imports_nobody(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A peer that is not there is one line, with how to get it, wherever it is named."""
     peer = PEERS["mini_sglang"]

@@ -158,8 +158,8 @@ def test_another_trace_is_refused(tmp_path: Path) -> None:
     check_same_requests(measured, _trace(tmp_path, [(5, 7), (9, 1)]))
     for lengths, says in (
         ([(5, 7)], "2 measured requests, and 1 in the trace"),
-        ([(5, 7), (8, 1)], "request 1: 9 prompt tokens were measured, 8 are in the trace (1 requests differ)"),
-        ([(5, 6), (9, 2)], "request 0: 7 output tokens were measured, 6 are in the trace (2 requests differ)"),
+        ([(5, 7), (8, 1)], "request 1: 9 prompt tokens were measured, 8 are in the trace (requests that differ: 1)"),
+        ([(5, 6), (9, 2)], "request 0: 7 output tokens were measured, 6 are in the trace (requests that differ: 2)"),
     ):
         with pytest.raises(BadInput) as caught:
             check_same_requests(measured, _trace(tmp_path, lengths))

@@ -13,7 +13,7 @@ from pagedkv.bench.show_strips import legend_handles
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, apply
 from pagedkv.spec.explore import explore
 from pagedkv.spec.moves import draw_move
-from pagedkv.spec.outcome import Outcome
+from pagedkv.spec.outcome import Outcome, Rows
 from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Block, Config, Name, State, initial, planned_copies
@@ -22,6 +22,7 @@ from pagedkv.spec.traces import Case, Finding
 import planted_faults as faults
 from from_outside import CONTENTS_ALONE
 from hand_written_journal import JOURNAL, Alteration, change, ended, insert, lose
+from outside_managers import SaysNothing
 from test_planted_faults import CONTENTS, LOCK_STEP, Expected
 
 Seen = tuple[Standing, tuple[str, ...], int]
@@ -334,6 +335,23 @@ def test_executions_are_steps_and_a_namesake_is_another() -> None:
     assert {"1", "1.2"} <= holders
     labels = [handle.get_label() for handle in legend_handles(film)]
     assert "1.2: the 2nd sequence that is called 1" in labels
+
+
+class NoEdges(SaysNothing):
+    """Says of a launch neither its number nor what it must wait for."""
+
+    def launch(self, rows: Rows, stream: int) -> Outcome:
+        super().launch(rows, stream)
+        return Outcome()
+
+
+def test_a_launch_that_breaks_a_rule_has_its_number_though_nobody_says_it() -> None:
+    trace = (Add(1, 3), *(Submit(((1, 1),)), Execute(1), Retire(1)), Submit(((1, 1),)), Submit(((1, 1),), stream=1))
+    case = Case(Config(3, 2, 2, 2), NoEdges, lock_step=False)
+    film = film_of_counterexample(Finding(case, trace, Broken("R-LIFE-2", "")))
+    assert film.mark is not None
+    assert (film.mark.rule, film.mark.number) == ("R-LIFE-2", 6)
+    assert [(flight.launch, flight.stream) for flight in film.flights] == [(1, 0), (2, 0), (3, 1)]
 
 
 def test_a_manager_that_cannot_be_made_has_a_film_without_steps() -> None:

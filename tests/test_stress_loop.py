@@ -66,7 +66,7 @@ def test_the_command_says_what_happened(tmp_path: Path, capsys: pytest.CaptureFi
     assert report["rows"] > 0
     assert report["wrong"] is None
     said = capsys.readouterr().out
-    assert said.startswith("1 worlds on cpu: ")
+    assert said.startswith("1 world on cpu: ")
     assert " failures (made on purpose), " in said
     assert said.endswith("\nevery output row as dense attention in float64: holds\n")
 

@@ -180,7 +180,7 @@ def test_a_trace(tmp_path: Path, capsys: Captured) -> None:
         (["--sequences", "0"], "--sequences"),
         (["--prefix-trace", "missing.jsonl"], "cannot be read"),
         (["--traffic-memory", ""], "no amount of memory"),
-        (["--weights", ""], "1 weights for 4 buckets"),
+        (["--weights", ""], "1 weight for 4 buckets"),
         (["--traffic-memory", "much"], "no amount of memory"),
         (["--ttft-ms", "nan"], "--ttft-ms"),
         (["--ttft-ms", "-1"], "--ttft-ms"),

@@ -73,7 +73,7 @@ def test_weights_decide() -> None:
         ("1.5,-0.5,0,0", "not all of them are numbers from 0"),
         ("nan,1,0,0", "not all of them are numbers"),
         (".,1,0,0", "not all of them are numbers"),
-        ("", "1 weights for 4 buckets"),
+        ("", "1 weight for 4 buckets"),
     ],
 )
 def test_weights_that_are_none(text: str, said: str) -> None:

@@ -183,10 +183,10 @@ def test_a_speedup_lets_them_arrive_faster(tmp_path: Path) -> None:
 
 def test_what_is_replayed_is_told(tmp_path: Path) -> None:
     some = Traffic(trace=trace_of(tmp_path, (0, 9, 1, [7])), source="requests of x", pool_bytes=1, speedup=2.0)
-    assert traffic_in_words(some) == "replayed: 1 requests of x, with prefix ids, arriving 2 times as fast"
+    assert traffic_in_words(some) == "replayed: 1 request of x, with prefix ids, arriving 2 times as fast"
     assert some.facts["prefix_ids"] == 1
     none = Traffic(trace=trace_of(tmp_path, (0, 9, 1, [])), source="requests of x", pool_bytes=1)
-    assert traffic_in_words(none) == "replayed: 1 requests of x, without prefix ids, so that nothing is hit"
+    assert traffic_in_words(none) == "replayed: 1 request of x, without prefix ids, so that nothing is hit"
 
 
 def test_a_trace_without_prefix_ids_is_no_prefix_trace(tmp_path: Path) -> None:
