@@ -123,7 +123,7 @@ class BlockCache(PrefixSharing):
         if need > self.blocks:
             raise TooLong(f"sequence {name} needs {shown(need)} blocks and the whole pool has {self.blocks}")
         if need > self.blocks - pool.taken and need > pool.available:
-            raise NoSpace(f"sequence {name} needs {need} blocks and {pool.available} are available")
+            raise NoSpace(f"no space for sequence {name}: blocks needed {need}, available {pool.available}")
         if need > tables.columns or not tables.free_rows:
             tables.make_room(need, 1)
         self._operations += 1

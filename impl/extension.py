@@ -193,4 +193,4 @@ def _refuse_without_space(pool: BlockPool, need: int, longest: int) -> None:
         return
     if longest > pool.blocks:
         raise TooLong(f"a row of {longest} blocks is longer than the whole pool of {pool.blocks}")
-    raise NoSpace(f"{need} blocks are needed and {pool.available} are available")
+    raise NoSpace(f"no space: blocks needed {need}, available {pool.available}")

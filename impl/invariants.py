@@ -57,10 +57,10 @@ def _check_states(pool: BlockPool) -> None:
     fenced = 0 if pool.index is None else np.count_nonzero(unheld & pool.index.published)
     quarantined = np.count_nonzero(unheld) - fenced
     idle = fenced if pool.retention is None else fenced + pool.retention.size
-    must(pool.quarantined == quarantined, f"R-OWN-5: {quarantined} blocks quarantined, {pool.quarantined} counted")
-    must(pool.idle == idle, f"R-OWN-5: {idle} blocks are idle and {pool.idle} are counted")
+    must(pool.quarantined == quarantined, f"R-OWN-5: blocks quarantined {quarantined}, counted {pool.quarantined}")
+    must(pool.idle == idle, f"R-OWN-5: blocks idle {idle}, counted {pool.idle}")
     held = pool.blocks - free.size - quarantined - idle
-    must(pool.held == held, f"R-OWN-5: {held} blocks are held and {pool.held} are counted")
+    must(pool.held == held, f"R-OWN-5: blocks held {held}, counted {pool.held}")
 
 
 def _check_holders(tables: BlockTables, pool: BlockPool, pinned: IndexArray) -> None:
@@ -74,10 +74,10 @@ def _check_holders(tables: BlockTables, pool: BlockPool, pinned: IndexArray) -> 
     must(not wrong.size, f"R-OWN-2: the counts of holders of blocks {wrong.tolist()[:5]} are wrong")
     # A free block stands in no row; so what is held is what rows name, and no block is lost (R-OWN-4).
     must(not holders.keys() & set(pool.free_ids().tolist()), "R-OWN-1: a free block stands in a row")
-    must(len(holders) == pool.held, f"R-OWN-4: {pool.held} blocks are held, and rows name {len(holders)}")
+    must(len(holders) == pool.held, f"R-OWN-4: blocks held {pool.held}, named by rows and pins {len(holders)}")
     # Edges beyond a block's first are counted, since 0 of them is what lets a step skip copy-on-write.
     shared = holders.total() - len(holders)
-    must(pool.shared_edges == shared, f"R-OWN-5: {shared} edges are shared and {pool.shared_edges} are counted")
+    must(pool.shared_edges == shared, f"R-OWN-5: edges shared {shared}, counted {pool.shared_edges}")
 
 
 def _check_waiting(pool: BlockPool) -> None:

@@ -66,7 +66,8 @@ class PrefixIndex:
         self.parents = np.zeros(blocks + 1, np.intp)
         self.depths = np.zeros(blocks + 1, np.intp)
         self.salts = np.zeros(blocks + 1, np.int64)
-        self._successors = np.zeros(blocks + 1, np.intp)  # the child that came first, 0 where there is none
+        # One of its children, which came while there was no other successor; 0: there is none such, perhaps forks.
+        self._successors = np.zeros(blocks + 1, np.intp)
         self._forks = np.zeros(blocks + 1, np.int32)  # children besides the successor
         self._roots: dict[Branch, int] = {}  # (salt, page) -> block
         self._branches: dict[Branch, int] = {}  # (parent, page) -> block, for children that are no successors
@@ -186,7 +187,7 @@ class PrefixIndex:
         self.parents[ids] = parents
         self._successors[parents] = ids
         if self.events is not None:
-            self.events.stored(ids, parents, 0, self.tokens[ids])
+            self.events.stored(ids, parents, 0, self.tokens[ids])  # the salt counts for roots alone
 
     def remove(self, ids: IndexArray) -> None:
         """Let published blocks go, children no later than their parents. O(ids)."""

@@ -190,7 +190,7 @@ class PrefixSharing(CacheViews):
         sharing = self._sharing or self._start_sharing()
         need, available, hits = self._room(ids, salt)
         if need > available:
-            raise NoSpace(f"sequence {name} needs {need} blocks and {available} are available")
+            raise NoSpace(f"no space for sequence {name}: blocks needed {need}, available {available}")
         if longest > tables.columns or not tables.free_rows:
             tables.make_room(longest, 1)
         self._operations += 1

@@ -143,23 +143,29 @@ def _learn_newest(
 
 
 def _written(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int64Array:
-    """Return how many leading positions of each row retired launches have written. O(batch + rows in flight)."""
+    """Return how many leading positions of each row retired launches have written.
+
+    O(batch + rows in flight), and a pass over all rows of the table where another batch is in flight.
+    """
     rows, in_flight = batch.rows, pool.launches.in_flight
     done = tables.launched[rows]
     if not in_flight:
         return done
     if rows.size <= FEW:
         return np.array([_written_of(tables, pool, row) for row in rows.tolist()], np.int64)
-    pending = np.full(tables.allocated.size, np.iinfo(np.int64).max)  # for each row, the first position in flight
+    pending: Int64Array | None = None  # for each row of the table, the first position in flight
     for flight in in_flight.values():
         launch = flight.launch
         if launch.rows is batch.device_rows:  # the batch that was launched: mostly so
             np.minimum(done, launch.starts, out=done)
         else:
+            if pending is None:
+                pending = np.full(tables.allocated.size, np.iinfo(np.int64).max)
             own = tables.names.epoch_of[launch.rows] == launch.epochs
             at = launch.rows[own]
             pending[at] = np.minimum(pending[at], launch.starts[own])
-    np.minimum(done, pending[rows], out=done)
+    if pending is not None:
+        np.minimum(done, pending[rows], out=done)
     for place in (tables.born_after[rows] >= pool.launches.oldest).nonzero()[0].tolist():
         done[place] = _written_of(tables, pool, rows.item(place))  # it moved or was forked: others write for it
     return done

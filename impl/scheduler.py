@@ -134,7 +134,7 @@ class Scheduler(SchedulerViews):
         tokens = arguments.token_ids(sampled)
         ended = [integer("a sequence name", name) for name in stopped]
         if tokens.size != flight.receivers.size:
-            raise BadCount(f"launch {launch} samples {flight.receivers.size} tokens, not {tokens.size}")
+            raise BadCount(f"launch {launch}: tokens sampled {flight.receivers.size}, given {tokens.size}")
         serving.cache.retire(launch)
         del serving.flights[launch]
         publication = serving.publish(flight)

@@ -58,7 +58,7 @@ def test_a_published_block_is_not_evicted_while_it_is_held_or_hit_by_the_same_ad
     serve(cache, 1, prompt(8))  # 1, 2 idle and 3 free
     assert cache.room(prompt(12)) == (1, 1)
     assert cache.add(2, prompt(12)).blocks.tolist() == [1, 2, 3]
-    with pytest.raises(NoSpace, match="1 blocks and 0 are available"):
+    with pytest.raises(NoSpace, match="blocks needed 1, available 0"):
         cache.add(3, [9])
     cache.check()
 

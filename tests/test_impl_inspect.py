@@ -104,9 +104,9 @@ def miscount(name: str) -> Callable[[BlockCache], None]:
 CORRUPTIONS = [
     (drop_from_stack, "R-OWN-5|R-OWN-4"),
     (free_twice, "R-OWN-1: a block is on the free stack twice"),
-    (miscount("held"), "R-OWN-5: 3 blocks are held and 4 are counted"),
-    (miscount("quarantined"), "R-OWN-5: 1 blocks quarantined, 2 counted"),
-    (miscount("shared_edges"), "R-OWN-5: 1 edges are shared and 2 are counted"),
+    (miscount("held"), "R-OWN-5: blocks held 3, counted 4"),
+    (miscount("quarantined"), "R-OWN-5: blocks quarantined 1, counted 2"),
+    (miscount("shared_edges"), "R-OWN-5: edges shared 1, counted 2"),
     (write_over("co_holders", 8, 1, of="_pool"), "R-OWN-1: a block on the free stack is shared"),
     (write_over("co_holders", 0, -1, of="_pool"), "R-OWN-1: the null block"),
     (write_over("co_holders", 2, 1, of="_pool"), "R-OWN-2"),

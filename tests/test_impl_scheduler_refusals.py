@@ -252,5 +252,5 @@ def _tokens_expected(engine: Scheduler) -> int:
     try:
         engine.complete(engine.in_flight()[0], [3] * 99)
     except BadCount as refusal:
-        return int(str(refusal).split()[3])
+        return int(str(refusal).split("sampled ")[1].split(",")[0])
     raise AssertionError
