@@ -2,9 +2,9 @@
 
 Each seed draws a small world (1 to 8 blocks of 1 to 4 slots, 1 to 3 streams, up to 4 sequences and 4 launches in
 flight, unless a scope is given) and then operations, mostly sensible, some that are to be refused. Completions come
-late, in any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence
-and every pin is released, every launch executed and retired, and then every block is free or idle. What breaks a rule
-is shrunk.
+late, in any order across streams, twice, and after their sequences are gone. Where prefixes are shared there may be 8
+sequences, and half of the operations tell `stories`. A run ends with a drain: every sequence and every pin is released,
+every launch executed and retired, and then every block is free or idle. What breaks a rule is shrunk.
 
 Seeds know nothing of each other, so they are shared out in batches (`crew`), and what was found does not depend on who
 ran them. Seeds that were given out and did not come back are named in the tally (`LostSeeds`): nothing is known of
@@ -31,12 +31,14 @@ from .outcome import Outcome
 from .refusals import Broken, Reason, Refused
 from .scheduler_drivers import SchedulerPlan
 from .state import Config
+from .stories import stories
 from .traces import Case, Finding, shrink
 from .world import World
 
 SEQUENCES = 4
 STREAMS = 3
 SHARING_SHARE = 2 / 3  # of the runs tell token ids, where prefixes are shared
+STORY_SHARE = 1 / 2  # of the operations of such a run
 OPERATIONS = 400  # a run: long enough to reuse every block many times
 ENOUGH = 4000  # operations, in which everything fires ten times and more in drawn worlds
 ENOUGH_FOR_HITS = 40_000  # the same of hits, of which there is one in a thousand operations
@@ -81,8 +83,11 @@ class Plan(NamedTuple):
     def draw(self, here: World, random: Random) -> Iterator[Operation]:
         """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
         sharing = self.shares_prefixes() and random.random() < SHARING_SHARE
+        names = random.choice((SEQUENCES, 2 * SEQUENCES)) if sharing else SEQUENCES
+        story = stories(here, names, random)
         for _ in range(self.operations):
-            operation = here.fit(draw_move(here.state, SEQUENCES, random, sharing=sharing))
+            told = sharing and random.random() < STORY_SHARE
+            operation = here.fit(next(story) if told else draw_move(here.state, names, random, sharing=sharing))
             if operation is not None:
                 yield operation
         while here.state.sequences or here.state.launches or here.state.pins:
