@@ -2,8 +2,9 @@
 
 Each seed draws a world (1 to 8 blocks of 1 to 4 slots, 1 to 3 streams, up to 4 sequences and 4 launches in flight,
 unless a scope is given) and then operations, mostly sensible, some that are to be refused (`moves`). Completions come
-late, in any order across streams, twice, and after their sequences are gone. A run ends with a drain: every sequence
-and every pin is released, every launch executed and retired, and then every block is free or idle.
+late, in any order across streams, twice, and after their sequences are gone. Where prefixes are shared there may be 8
+sequences, and half of the operations tell `stories`. A run ends with a drain: every sequence and every pin is released,
+every launch executed and retired, and then every block is free or idle.
 
 Worlds are small so that blocks are always short: what goes wrong goes wrong where something is reused. What a manager
 says of itself (streams, launches, block sizes, prefixes) limits what is drawn. A scheduler's plans are those of
@@ -23,12 +24,14 @@ from .operations import ready
 from .outcome import Outcome
 from .scheduler_drivers import SchedulerPlan
 from .state import Config
+from .stories import stories
 from .traces import Case
 from .world import World
 
 SEQUENCES = 4
 STREAMS = 3
 SHARING_SHARE = 2 / 3  # of the runs tell token ids, where prefixes are shared
+STORY_SHARE = 1 / 2  # of the operations of such a run
 OPERATIONS = 400  # a run: long enough to reuse every block many times
 HIT = "hit"
 
@@ -70,8 +73,11 @@ class Plan(NamedTuple):
     def draw(self, here: World, random: Random) -> Iterator[Operation]:
         """Yield operations that are possible in the state that the ones before have led to; then those of a drain."""
         sharing = self.shares_prefixes() and random.random() < SHARING_SHARE
+        names = random.choice((SEQUENCES, 2 * SEQUENCES)) if sharing else SEQUENCES
+        story = stories(here, names, random)
         for _ in range(self.operations):
-            operation = here.fit(draw_move(here.state, SEQUENCES, random, sharing=sharing))
+            told = sharing and random.random() < STORY_SHARE
+            operation = here.fit(next(story) if told else draw_move(here.state, names, random, sharing=sharing))
             if operation is not None:
                 yield operation
         while here.state.sequences or here.state.launches or here.state.pins:

@@ -173,7 +173,7 @@ def draw_batch(names: list[Name], random: Random) -> list[Name]:
     return [left.pop(random.randint(0, len(left) - 1)) for _ in range(rows)]
 
 
-def _draw_text(length: int, random: Random) -> Tokens:
+def draw_text(length: int, random: Random) -> Tokens:
     """Draw ids: all the same, all the same but the last one, or anything of two letters."""
     if random.random() < 1 / 3:
         return tuple([random.randrange(2) for _ in range(length)])
@@ -184,7 +184,7 @@ def _draw_prompt(state: State, names: int, random: Random) -> Operation | None:
     fresh = fresh_names(state, names)
     capacity = state.config.blocks * state.config.block_size
     length = random.randint(1, min(capacity, 3 * state.config.block_size + 1))
-    return Add(random.choice(fresh), _draw_text(length, random), random.choice(_SALTS)) if fresh else None
+    return Add(random.choice(fresh), draw_text(length, random), random.choice(_SALTS)) if fresh else None
 
 
 def _draw_publish(state: State, _names: int, random: Random) -> Operation | None:
@@ -194,7 +194,7 @@ def _draw_publish(state: State, _names: int, random: Random) -> Operation | None
     for name in batch:
         unknown = state.sequences[name].allocated - len(state.sequences[name].known)
         length = min(unknown, random.choice((unknown, unknown, 1, 0)))
-        wished[name] = _draw_text(length, random) if length else ()
+        wished[name] = draw_text(length, random) if length else ()
     return Publish(truly(state, wished), random.choice(_RETENTIONS)) if batch else None
 
 

@@ -12,6 +12,7 @@ from pagedkv.impl import idle_blocks, publication
 from pagedkv.impl.arrays import NO_IDS
 from pagedkv.impl.block_pool import BlockPool
 from pagedkv.impl.cache import BlockCache
+from pagedkv.impl.fences import Fences
 from pagedkv.impl.merging import RowsToPublish
 from pagedkv.impl.prefix_index import PrefixIndex
 from pagedkv.impl.retention import Retention
@@ -253,6 +254,55 @@ class RetentionIgnored(SharingFaulty):
         def publish(self, ids: Any, retention: int) -> None:
             del retention
             super().publish(ids, 0)
+
+
+class FencesNotHandedUp(SharingFaulty):
+    """What is published hands no fences up its chain: a parent that nobody reads any more goes before its child."""
+
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
+        """Cover nothing."""
+
+        __slots__ = ()
+
+        def publish(self, *arguments: Any) -> Any:
+            with mock.patch.object(Fences, "cover"):
+                return super().publish(*arguments)
+
+
+class SiblingForgotten(SharingFaulty):
+    """When a child is evicted its parent is of its own class again, though another child is dearer."""
+
+    class retention(Retention):  # noqa: N801  (named as the attribute that it is)
+        """Know of no child but the one that goes."""
+
+        __slots__ = ()
+
+        def _forget(self, block: int, level: int) -> None:
+            heirs = self._heirs[self._parents[block]]
+            heirs[:] = 0
+            heirs[level] = 1
+            super()._forget(block, level)
+
+
+class ForkTakenForWritten(SharingFaulty):
+    """In a large batch what is in flight for a fork's parent is taken for written."""
+
+    class cache_class(BlockCache):  # noqa: N801  (named as the attribute that it is)
+        """Look at each row's own launches alone."""
+
+        __slots__ = ()
+
+        def publish(self, *arguments: Any) -> Any:
+            written = publication._written
+
+            def forgetful(tables: Any, pool: Any, batch: Any) -> Any:
+                if batch.rows.size <= publication.FEW:
+                    return written(tables, pool, batch)
+                with mock.patch.object(tables, "born_after", np.full_like(tables.born_after, -1)):
+                    return written(tables, pool, batch)
+
+            with mock.patch.object(publication, "_written", forgetful):
+                return super().publish(*arguments)
 
 
 SHARING_FAULTS: tuple[type[SharingFaulty], ...] = tuple(SharingFaulty.__subclasses__())

@@ -29,6 +29,7 @@ def rows() -> list[tuple[str, str, str, str]]:
     found += [(e.rule, CONTENTS, fault.__name__, str(e.length)) for fault, e in plain.CONTENTS.items()]
     found += [(e.rule, LOCK_STEP, fault.__name__, str(e.length)) for fault, e in shared.LOCK_STEP.items()]
     found += [(e.rule, CONTENTS, fault.__name__, str(e.length)) for fault, e in shared.CONTENTS.items()]
+    found += [(e.rule, FUZZ, fault.__name__, str(e.length)) for fault, e in shared.DEEP.items()]
     found += [("any", FUZZ, fault.__name__, "") for fault in (*plain.LOCK_STEP, *shared.LOCK_STEP)]
     found += [("any", f"{FUZZ}, contents alone", fault.__name__, "") for fault in shared.CONTENTS_BY_LOT]
     found += [

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pagedkv.bench.adapter import Implementation
-from pagedkv.spec.alphabet import Add, Execute, Operation, Publish, Release, Retire, Submit
+from pagedkv.spec.alphabet import Add, Execute, Fork, Operation, Publish, Release, Retire, Submit
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import fuzz, run
 from pagedkv.spec.fuzz_plan import Plan
@@ -53,7 +53,8 @@ SEEN: dict[Any, str] = {
     sharing.DigestTrusted: "R-HASH-2",
     sharing.PinLost: "R-EVICT-1",
 }
-# The same, where lots are long in finding it: two idle blocks, of which the older one is hit and evicted by one prompt.
+# The same, where lots are long in finding it: two idle blocks, of which the older one is hit and evicted by one prompt;
+# a batch of five, a parent and its forks, whose only launch is in flight when another stream hits what it writes.
 BY_HAND: dict[Any, tuple[str, Config, tuple[Operation, ...]]] = {
     sharing.HitNotHeld: (
         "R-EVICT-1",
@@ -63,10 +64,20 @@ BY_HAND: dict[Any, tuple[str, Config, tuple[Operation, ...]]] = {
             *(Add(2, (1,)), Submit(((2, 1),)), Execute(2), Retire(2), Publish(((2, ()),)), Release(2)),
             *(Add(3, 1), Add(4, (0, 1))),
         ),
-    )
+    ),
+    sharing.ForkTakenForWritten: (
+        "R-LIFE-2",
+        Config(3, 1, 2, 2),
+        (
+            *(Add(1, (0,)), Submit(((1, 1),)), Fork(1, 2), Fork(1, 3), Fork(1, 4), Fork(1, 5)),
+            *(Publish(tuple([(name, ()) for name in range(1, 6)])), Add(6, (0, 1)), Submit(((6, 1),), 1)),
+        ),
+    ),
 }
 UNSEEN: dict[Any, str] = {
     sharing.ParentFirst: "a child whose parent was evicted is never found, which costs time and no content",
+    sharing.FencesNotHandedUp: "the same, in one order of events among many",
+    sharing.SiblingForgotten: "the order in which idle blocks are evicted is a policy",
     sharing.EvictedForNothing: "what is evicted too soon is computed again; whether it had to go is a policy",
     sharing.RetentionIgnored: "the order in which idle blocks are evicted is a policy; what is hit is right",
 }
@@ -94,7 +105,10 @@ BROKEN_BY: dict[str, Callable[[Config], Any]] = {
     "R-HASH-5": sharing.WholePromptHit,
     "R-HASH-6": sharing.OldWeightsHit,
 }
-TIGHT: dict[Any, Config] = {sharing.IdleHitCountedTwice: Config(4, 2, 1, 2)}  # found there soon
+TIGHT: dict[Any, Config] = {  # found there soon
+    sharing.IdleHitCountedTwice: Config(4, 2, 1, 2),
+    sharing.PublishedUnwritten: Config(4, 1, 2, 2),
+}
 SEEDS = 150
 
 

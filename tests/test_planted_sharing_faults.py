@@ -57,6 +57,27 @@ CONTENTS = {
     faults.DigestTrusted: Expected(shared(letters=2), "R-DATA", 8),
 }
 
+
+class Deep(NamedTuple):
+    """What lots find where a walk would take too long: in which world, which rule, how far it is shrunk at least.
+
+    A shrunk trace is not the shortest there is, and how short it gets depends on the one that was found.
+    """
+
+    config: Config
+    rule: str
+    length: int
+
+
+# Each takes a story: blocks that are published, shared, cancelled and released in one order of many.
+DEEP = {
+    faults.FencesNotHandedUp: Deep(Config(8, 1, 2, 4), "R-EVICT-2", 16),
+    faults.SiblingForgotten: Deep(Config(4, 1, 1, 1), "R-EVICT-2", 19),
+    faults.ForkTakenForWritten: Deep(Config(6, 3, 2, 3), "R-HASH-4", 13),
+}
+ENOUGH = 60_000  # operations in these worlds; the first took 7,000
+ENOUGH_IN_DRAWN_WORLDS = 300_000
+
 # What fuzzing finds by contents alone within 150 runs, besides.
 CONTENTS_BY_LOT = (faults.StaleEntry, faults.FencedEvicted, faults.MergedUnmapped, faults.OldWeightsHit)
 RUNS = 150
@@ -69,7 +90,7 @@ def walk(fault: type[Implementation], sharing: Sharing, *, lock_step: bool) -> R
 
 
 def test_every_fault_is_in_the_table() -> None:
-    assert set(LOCK_STEP) == set(faults.SHARING_FAULTS)
+    assert {*LOCK_STEP, *DEEP} == set(faults.SHARING_FAULTS)
 
 
 @pytest.mark.parametrize("fault", LOCK_STEP, ids=lambda fault: fault.__name__)
@@ -102,6 +123,23 @@ def test_fuzz_finds_it(fault: type[faults.SharingFaulty]) -> None:
 def test_fuzz_finds_it_by_contents_alone(fault: type[faults.SharingFaulty]) -> None:
     tally = fuzz(Plan(fault, lock_step=False, aside=CONTENTS_ALONE), seed=0, runs=RUNS)
     assert tally.finding is not None
+
+
+@pytest.mark.parametrize("fault", DEEP, ids=lambda fault: fault.__name__)
+def test_fuzz_finds_what_lies_deep(fault: type[faults.SharingFaulty]) -> None:
+    expected = DEEP[fault]
+    tally = fuzz(Plan(fault, expected.config), seed=0, operations=ENOUGH)
+    assert tally.finding is not None
+    assert tally.finding.broken.rule == expected.rule
+    assert len(tally.finding.trace) <= expected.length
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("fault", DEEP, ids=lambda fault: fault.__name__)
+def test_fuzz_finds_what_lies_deep_in_drawn_worlds(fault: type[faults.SharingFaulty]) -> None:
+    tally = fuzz(Plan(fault), seed=0, operations=ENOUGH_IN_DRAWN_WORLDS)
+    assert tally.finding is not None
+    assert tally.finding.broken.rule == DEEP[fault].rule
 
 
 @pytest.mark.parametrize("fault", [faults.DigestTrusted, faults.OldWeightsHit], ids=lambda fault: fault.__name__)
