@@ -140,8 +140,10 @@ def test_it_shows_from_outside_by_hand(fault: type[Implementation]) -> None:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("fault", UNSEEN, ids=lambda fault: fault.__name__)
-def test_it_does_not_show_from_outside(fault: type[Implementation]) -> None:
-    assert first_finding(Plan(fault, lock_step=False)) is None, UNSEEN[fault]
+def test_no_rule_names_it_from_outside(fault: type[Implementation]) -> None:
+    """Ours may trip over it: the index misses what it is to let go."""
+    finding = first_finding(Plan(fault, lock_step=False))
+    assert finding is None or finding.broken.rule == CRASH, UNSEEN[fault]
 
 
 def test_the_rules_stand_on_their_pages_each_with_its_sentence() -> None:
