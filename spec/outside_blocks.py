@@ -68,9 +68,9 @@ def room_is_used(step: OutsideStep) -> Lines:
         yield f"{describe(step.operation)} was refused: blocks needed: {need}, held by nobody: {room}"
 
 
-@rule("R-EVICT-1", Add, Extend, Fork, Publish, Pin, Release, Retire, Unpin, Clear, book=OUTSIDE)
+@rule("R-EVICT-1", *_ON_HOST, book=OUTSIDE)
 def what_is_held_is_not_evicted(step: OutsideStep) -> Lines:
-    """Only blocks that nobody holds are evicted: none that a pin holds, or that this operation has just hit."""
+    """Only blocks that nobody holds are evicted or free: none that a pin holds, or that this operation has just hit."""
     answer = step.answer
     if isinstance(answer, Refused):
         return
@@ -81,6 +81,9 @@ def what_is_held_is_not_evicted(step: OutsideStep) -> Lines:
             yield f"block {block} was hit for sequence {name} and handed out to it as a new one as well"
         elif block in pinned:
             yield f"block {block} was handed out to sequence {name}, and pin {pinned[block]} holds it"
+    for block in step.after.free or ():
+        if block in pinned:
+            yield f"block {block} is free, and pin {pinned[block]} holds it"
     held = {block: f"sequence {name}" for name, row in step.rows_after.items() for block in row}
     held |= {block: f"pin {handle}" for block, handle in pinned.items()}
     for block in step.after.cached or ():

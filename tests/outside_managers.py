@@ -103,6 +103,13 @@ class ClearsWhatIsInFlight(Reference):
         return outcome._replace(freed=outcome.freed | waiting)
 
 
+class TellsThePinnedFree(Reference):
+    """Takes what a pin holds for free."""
+
+    def free_blocks(self) -> Collection[Block]:
+        return self.state.free.union(*self.state.pins.values())
+
+
 class CannotBeCopied(Manager):
     """Plain, right on one stream, and there is no way to copy it. `leaks` keeps a block of each sequence for good."""
 

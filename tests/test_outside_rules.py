@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pagedkv.bench.adapter import Implementation
-from pagedkv.spec.alphabet import Add, Clear, Execute, Operation, Publish, Release, Retire, Submit
+from pagedkv.spec.alphabet import Add, Clear, Execute, Operation, Pin, Publish, Release, Retire, Submit
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import fuzz, run
 from pagedkv.spec.fuzz_plan import Plan
@@ -157,14 +157,13 @@ def test_ours_passes_a_hundred_thousand_operations() -> None:
     assert tally.operations >= 100_000
 
 
-# Block 1 is cached, hit, and read by launch 2 when its only holder leaves.
-HIT_IN_FLIGHT: tuple[Operation, ...] = (
-    *(Add(1, (0,)), Submit(((1, 1),)), Execute(1), Retire(1), Publish(((1, ()),)), Release(1)),
-    *(Add(2, (0, 1)), Submit(((2, 1),)), Release(2)),
-)
+PUBLISHED: tuple[Operation, ...] = (Add(1, (0,)), Submit(((1, 1),)), Execute(1), Retire(1), Publish(((1, ()),)))
+# Block 1 is cached; then hit, and read by launch 2 when its only holder leaves.
+HIT_IN_FLIGHT: tuple[Operation, ...] = (*PUBLISHED, Release(1), Add(2, (0, 1)), Submit(((2, 1),)), Release(2))
 # What a manager tells wrongly of the last operation of a trace is named at that operation, whichever it is.
 NAMED_AT_ONCE: dict[type[Manager], tuple[str, tuple[Operation, ...]]] = {
     managers.ClearsWhatIsInFlight: ("R-LIFE-1", (*HIT_IN_FLIGHT, Clear())),
+    managers.TellsThePinnedFree: ("R-EVICT-1", (*PUBLISHED, Release(1), Pin(1, (0,)))),
 }
 
 
