@@ -1,6 +1,7 @@
 """Prefix sharing in lock-step and by contents: the implementation by lot, and traces that were found so, pinned."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from pagedkv.bench.adapter import Implementation
@@ -143,7 +144,7 @@ def test_a_refusal_to_let_a_pin_go_is_a_fault() -> None:
         ("in_flight", (), "R-LIFE-3", Submit(((2, 1),))),  # launch 2 has not retired
     ],
 )
-def test_what_is_shown_wrongly_is_named_by_its_rule(field: str, shown: object, rule: str, last: Operation) -> None:
+def test_what_is_shown_wrongly_is_named_by_its_rule(field: str, shown: Any, rule: str, last: Operation) -> None:
     class Shows(Reference):
         def observe(self) -> Observation:
             right = super().observe()
