@@ -29,9 +29,8 @@ class PrefixAuditor:
     blocks: Blocks
     pins: dict[Handle, tuple[Block, ...]]
     weights: int
-    have_merged: (
-        bool  # whether a row has ever been pointed at another block: then forks may differ in their first blocks
-    )
+    # Whether a row has ever been pointed at another block: then forks may differ in their first blocks.
+    have_merged: bool
 
     def step_sharing(self, operation: Publish | Pin | Unpin | Clear, outcome: Outcome) -> None:
         """Take an operation that was done, with what was decided in it. Errors: `Broken`."""
@@ -50,9 +49,7 @@ class PrefixAuditor:
         chain = tuple(self.blocks.prefixes.chain(salt, tokens))
         if outcome.hits != chain[:most]:
             said = f"hits {list(outcome.hits[:8])}, and {list(chain[:8])} are published, at most {most} to be taken"
-            if outcome.hits != chain[: len(outcome.hits)]:
-                raise Broken("R-HASH-1", said)
-            raise Broken("R-HASH-5" if len(outcome.hits) > most else "R-HASH-3", said)
+            raise Broken("R-HASH-1" if outcome.hits != chain[: len(outcome.hits)] else "R-HASH-5", said)
         for block in outcome.hits:
             self.blocks.hold(block)
 

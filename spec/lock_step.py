@@ -30,9 +30,9 @@ _JUDGED_BY = {
     "idle_counters": "R-OWN-5",
     "published": "R-HASH-3",
     "idle": "R-EVICT-1",
-    "pins": "R-EVICT-1",
+    "pins": "R-OWN-2",
     "copies": "R-LIFE-8",
-    "in_flight": "R-LIFE-4",
+    "in_flight": "R-LIFE-3",
     "sequences": "R-TAB-1",
 }
 
@@ -123,7 +123,7 @@ class LockStep:
         return ()
 
     def blocks(self) -> tuple[int, int, int]:
-        """Return how many blocks are free, held and quarantined."""
+        """Return how many blocks are free or idle, held, and quarantined."""
         shown = observe(self.state)
         return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)
 

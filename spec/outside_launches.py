@@ -4,13 +4,13 @@ What a launch touches is told by the block tables that it was given and by the c
 should hold, by the shadow. Of the disciplines, *fence* alone promises that nothing in flight is handed out.
 """
 
-from .alphabet import Add, Execute, Extend, Fork, Publish, Release, Retire, Submit
+from .alphabet import Add, Execute, Extend, Fork, Submit
 from .arithmetic import blocks_needed
 from .counts import counted
 from .offers import Discipline, Feature
-from .outside_book import OUTSIDE, OutsideStep, is_inside, slots_of, touched
+from .outside_book import OUTSIDE, OutsideStep, blocks_of, is_inside, slots_of
 from .refusals import Refused
-from .rule_book import Lines, rule
+from .rule_book import HOST, Lines, rule
 from .state import Block, Content, Name, before
 
 
@@ -58,13 +58,13 @@ def room_for_each_position(step: OutsideStep) -> Lines:
             yield f"sequence {name} was told to begin with blocks {hits}, and its block table is {row}"
 
 
-@rule("R-LIFE-1", Add, Extend, Fork, Release, Retire, Submit, Publish, book=OUTSIDE)
+@rule("R-LIFE-1", *HOST, book=OUTSIDE)
 def no_early_reuse(step: OutsideStep) -> Lines:
     """Where *fence* is claimed, no block is handed out, or free, while a launch in flight reads or writes it."""
     if step.claims.discipline is not Discipline.FENCE or isinstance(step.answer, Refused):
         return
     for launch in step.new.launches:
-        blocks = {*touched(launch, step)}
+        blocks = {*blocks_of(launch, step)}
         for name, block in step.taken:
             if block in blocks:
                 yield f"block {block} was handed out to sequence {name} while launch {launch.id} in flight touches it"

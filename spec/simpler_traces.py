@@ -2,8 +2,8 @@
 
 One of its sequences less; one row of a batch, one count, one token id less; a stream, a salt, a retention class or a
 token id that is 0, or no ids at all; an extension folded into the beginning of its sequence; requests numbered from 0.
-Each candidate is one step simpler. `size` is what must become smaller for it: first the number of operations, then
-what they name and count.
+Each candidate is simpler in one of these and never the trace itself, since each costs a run. `size` is what must become
+smaller for it: first the number of operations, then what they name and count.
 
 These are the operations of a cache; what is simpler of a scheduler's stands in `scheduler_alphabet`.
 """
@@ -67,10 +67,10 @@ def _for_others(operation: Any, name: Name) -> Any:
 
 
 def _cut(marked: list[Marked]) -> Iterator[list[Marked]]:
-    """Yield the trace with one count less by one, or one row of a batch less."""
+    """Yield the trace with one operation simpler: a row, count or id less, or a salt, stream, class or id made 0."""
     for at, (operation, launch) in enumerate(marked):
-        for simpler in _simpler_operations(operation):
-            yield [*marked[:at], Marked(simpler, launch), *marked[at + 1 :]]
+        for each in _simpler_operations(operation):
+            yield [*marked[:at], Marked(each, launch), *marked[at + 1 :]]
 
 
 def _folded(marked: list[Marked]) -> Iterator[list[Marked]]:
@@ -95,14 +95,15 @@ def _renumbered(marked: list[Marked]) -> Iterator[list[Marked]]:
 def _simpler_operations(operation: Any) -> Iterator[Any]:
     if isinstance(operation, Add) and operation.length > 1:
         tokens = operation.tokens
-        if isinstance(tokens, int):
+        if isinstance(tokens, int) and tokens > 2:
             yield operation._replace(tokens=1)
         yield operation._replace(tokens=tokens - 1 if isinstance(tokens, int) else tokens[:-1])
     if isinstance(operation, Add | Pin):
-        yield operation._replace(salt=0)
-        if isinstance(operation, Add):
-            yield operation._replace(tokens=operation.length)
+        if operation.salt:
+            yield operation._replace(salt=0)
         if not isinstance(operation.tokens, int):
+            if isinstance(operation, Add):
+                yield operation._replace(tokens=operation.length)
             yield from (operation._replace(tokens=plainer) for plainer in _plainer(operation.tokens))
     if isinstance(operation, Publish):
         yield from _simpler_publications(operation)

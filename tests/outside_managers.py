@@ -93,6 +93,23 @@ class StaleHit(SaysNothing):
         return twin
 
 
+class ClearsWhatIsInFlight(Reference):
+    """Frees all that was cached when the weights change, read by a launch in flight or not."""
+
+    def clear(self) -> Outcome:
+        outcome = super().clear()
+        waiting = frozenset(self.state.quarantine)
+        self.state = self.state._replace(free=self.state.free | waiting, quarantine={})
+        return outcome._replace(freed=outcome.freed | waiting)
+
+
+class TellsThePinnedFree(Reference):
+    """Takes what a pin holds for free."""
+
+    def free_blocks(self) -> Collection[Block]:
+        return self.state.free.union(*self.state.pins.values())
+
+
 class CannotBeCopied(Manager):
     """Plain, right on one stream, and there is no way to copy it. `leaks` keeps a block of each sequence for good."""
 

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec import shards
-from pagedkv.spec.alphabet import KINDS, Add, Operation, Submit, apply
-from pagedkv.spec.canonical import Key, canonical
+from pagedkv.spec.alphabet import KINDS, Add, Extend, Operation, Publish, Submit, apply
+from pagedkv.spec.canonical import StateKey, canonical
 from pagedkv.spec.explore import Report, explore
 from pagedkv.spec.fuzz import run as run_seed
 from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.moves import Scope, all_moves, draw_move, possible
 from pagedkv.spec.moves_sharing import Sharing
+from pagedkv.spec.outcome import Outcome, Rows, Telling
 from pagedkv.spec.reference import Reference
-from pagedkv.spec.refusals import Broken, Refused
+from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config, Copy, State, initial
 from pagedkv.spec.traces import Case, tell
@@ -202,9 +203,9 @@ def test_what_matters_changes_the_key() -> None:
     assert tried["swapped"] > 5
 
 
-def futures(state: State) -> Counter[tuple[str, str | Key]]:
+def futures(state: State) -> Counter[tuple[str, str | StateKey]]:
     """Return what every operation leads to: its refusal, or the key of the next state."""
-    after: Counter[tuple[str, str | Key]] = Counter()
+    after: Counter[tuple[str, str | StateKey]] = Counter()
     for operation in all_moves(state, TWO_EACH):
         try:
             after[KINDS[type(operation)], canonical(apply(state, operation)[0])[0]] += 1
@@ -222,7 +223,7 @@ def without_leftovers(state: State) -> State:
 
 def test_states_of_one_key_have_the_same_futures() -> None:
     """What is left out of the key (old epochs, contents that nobody will read or ask for) cannot matter later."""
-    first: dict[Key, State] = {}
+    first: dict[StateKey, State] = {}
     compared = 0
     for seed in range(40):
         random, state = Random(seed), initial(TWO_EACH.config)
@@ -306,3 +307,29 @@ def test_every_order_of_a_batch_is_tried() -> None:
     state, _ = apply(state, Add(2, 1))
     batches = [move.rows for move in all_moves(state, SMALL._replace(rows=2)) if isinstance(move, Submit)]
     assert {((1, 1), (2, 1)), ((2, 1), (1, 1)), ((1, 1), (1, 1))} <= set(batches)
+
+
+class Strict(Reference):
+    """Has no batch without rows."""
+
+    def extend(self, rows: Rows) -> Outcome:
+        if not rows:
+            raise Refused(Reason.EMPTY)
+        return super().extend(rows)
+
+
+class StrictToPublish(Reference):
+    """The same, where ids are told."""
+
+    def publish(self, rows: Telling, retention: int) -> Outcome:
+        if not rows:
+            raise Refused(Reason.EMPTY)
+        return super().publish(rows, retention)
+
+
+@pytest.mark.parametrize(("kind", "operation"), [(Strict, Extend(())), (StrictToPublish, Publish(()))])
+def test_batches_without_rows_are_tried(kind: type[Reference], operation: Operation) -> None:
+    report = explore(Settings(SMALL._replace(sharing=Sharing()), kind))
+    assert report.trace == [operation]
+    assert report.broken is not None
+    assert report.broken.rule == "R-TXN-1"

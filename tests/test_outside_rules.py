@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from pagedkv.bench.adapter import Implementation
-from pagedkv.spec.alphabet import Add, Execute, Fork, Operation, Publish, Release, Retire, Submit
+from pagedkv.spec.alphabet import Add, Clear, Execute, Fork, Operation, Pin, Publish, Release, Retire, Submit
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import fuzz, run
 from pagedkv.spec.fuzz_plan import Plan
@@ -171,6 +171,26 @@ def test_ours_passes_a_hundred_thousand_operations() -> None:
     tally = fuzz(Plan(Implementation, lock_step=False), operations=100_000)
     assert tally.finding is None
     assert tally.operations >= 100_000
+
+
+PUBLISHED: tuple[Operation, ...] = (Add(1, (0,)), Submit(((1, 1),)), Execute(1), Retire(1), Publish(((1, ()),)))
+# Block 1 is cached; then hit, and read by launch 2 when its only holder leaves.
+HIT_IN_FLIGHT: tuple[Operation, ...] = (*PUBLISHED, Release(1), Add(2, (0, 1)), Submit(((2, 1),)), Release(2))
+# What a manager tells wrongly of the last operation of a trace is named at that operation, whichever it is.
+NAMED_AT_ONCE: dict[type[Manager], tuple[str, tuple[Operation, ...]]] = {
+    managers.ClearsWhatIsInFlight: ("R-LIFE-1", (*HIT_IN_FLIGHT, Clear())),
+    managers.TellsThePinnedFree: ("R-EVICT-1", (*PUBLISHED, Release(1), Pin(1, (0,)))),
+}
+
+
+@pytest.mark.parametrize("fault", NAMED_AT_ONCE, ids=lambda fault: fault.__name__)
+def test_what_is_told_wrongly_is_named_at_once(fault: type[Manager]) -> None:
+    rule, trace = NAMED_AT_ONCE[fault]
+    config = Config(3, 1, 1, 2)
+    assert tell(Case(config, Reference, lock_step=False), trace)[1] is None
+    told, broken = tell(Case(config, fault, lock_step=False), trace)
+    assert broken is not None
+    assert (broken.rule, len(told)) == (rule, len(trace)), broken
 
 
 def test_what_a_manager_does_not_claim_is_not_judged() -> None:

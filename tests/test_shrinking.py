@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 from pagedkv.bench.adapter import Implementation
-from pagedkv.spec.alphabet import Retire, Submit
+from pagedkv.spec.alphabet import Add, Extend, Operation, Pin, Publish, Retire, Submit
 from pagedkv.spec.fuzz import run
 from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.shrinking import shrink
 from pagedkv.spec.simpler_traces import simpler, size
 from pagedkv.spec.state import Config
-from pagedkv.spec.traces import Case, Finding, mark, run_marked, tell
+from pagedkv.spec.traces import Case, Finding, Marked, mark, run_marked, tell
 
 from planted_faults import CopySourceFreed, EarlyReuse, LateCompletion, MissingEdge, OffByOne
 
@@ -64,5 +64,28 @@ def test_what_is_simpler_is_another_trace_and_no_larger() -> None:
     found = first_finding(CopySourceFreed, Config(4, 2, 2, 3))
     candidates = [tuple(each.operation for each in marked) for marked in simpler(mark(found.case, found.trace))]
     assert len(candidates) > len(found.trace)
+    assert found.trace not in candidates
     assert all(size(candidate) <= size(found.trace) for candidate in candidates)
     assert sum(size(candidate) < size(found.trace) for candidate in candidates) > len(candidates) // 2
+
+
+@pytest.mark.parametrize(
+    ("operation", "plainer"),
+    [
+        (Add(1, 1), []),
+        (Add(1, 2), [Add(1, 1)]),
+        (Add(1, 4, 3), [Add(1, 1, 3), Add(1, 3, 3), Add(1, 4)]),
+        (Add(1, (0, 7), 3), [Add(1, (0,), 3), Add(1, (0, 7)), Add(1, 2, 3), Add(1, (0, 0), 3)]),
+        (Pin(1, (0, 0)), []),
+        (Pin(1, (0, 7), 3), [Pin(1, (0, 7)), Pin(1, (0, 0), 3)]),
+        (Extend(((1, 1),)), []),
+        (
+            Submit(((1, 2), (2, 1)), 1),
+            [Submit(((1, 2), (2, 1))), Submit(((2, 1),), 1), Submit(((1, 1), (2, 1)), 1), Submit(((1, 2),), 1)],
+        ),
+        (Publish(((1, (7,)),), 3), [Publish(((1, (7,)),)), Publish(((1, ()),), 3), Publish(((1, (0,)),), 3)]),
+    ],
+)
+def test_each_simpler_operation_is_tried_once(operation: Operation, plainer: list[Operation]) -> None:
+    tried = [marked[0].operation for marked in simpler([Marked(operation)]) if marked]  # empty: without its sequence
+    assert tried == plainer
