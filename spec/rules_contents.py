@@ -5,13 +5,13 @@ it is: a block has one owner or is shared knowingly, and no edge is lost or drop
 """
 
 from collections import Counter
-from collections.abc import Callable
 
-from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, Unpin
+from .alphabet import Clear, Execute, Extend, Publish, Release, Retire, Unpin
 from .outcome import Outcome
 from .refusals import Refused
 from .rule_book import HOST, Edge, Lines, Step, rule
-from .state import Block, Name, Sequence
+from .rule_effects import ids_after, outcome_after, pins_after, sequences_after
+from .state import Block
 
 
 @rule("R-DATA", Execute)
@@ -23,7 +23,7 @@ def data(step: Step) -> Lines:
             for part in launch.computations:
                 for index, block in enumerate(part.row):
                     wanted = part.text[index * size : (index + 1) * size]
-                    found = step.new.memory[block][: len(wanted)]
+                    found = step.new.memory.get(block, ())[: len(wanted)]
                     if found != wanted:
                         yield f"sequence {part.sequence} reads {found} in block {block}, not {wanted}"
 
@@ -122,44 +122,37 @@ def atomic(step: Step) -> Lines:
         if step.new != step.old:
             yield f"{step.operation} was refused and the state changed"
         return
+    if step.decided != (right := outcome_after(step, step.decided)):
+        yield f"{step.operation} said {step.decided}, and did {right}"
     if isinstance(step.operation, Execute):
         yield from _done_by_the_device(step)
         return
-    old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
-    changed = step.changed.keys() | (old.keys() - new.keys())
-    named = changed & counts.keys() if isinstance(step.operation, Publish) else counts.keys()  # some are told nothing
-    for name in changed ^ named:
-        yield f"{step.operation} {'changed' if name in changed else 'left as it was'} sequence {name}"
-    if length := _TAKEN_ON.get(type(step.operation)):
-        for name, count in counts.items():
-            if length(new[name]) != length(old[name]) + count:
-                yield f"{step.operation} did not take sequence {name} on by {count}"
-    if step.new.memory is not step.old.memory:
+    old, new, decided = step.old, step.new, step.decided
+    if new.sequences != (sequences := sequences_after(step, decided)):
+        for name in sorted({*new.sequences, *sequences}):
+            if (now := new.sequences.get(name)) != (due := sequences.get(name)):
+                yield f"{step.operation} left sequence {name} as {now}, not {due}"
+    if new.pins != (pins := pins_after(step, decided)):
+        yield f"{step.operation} left the pins {dict(new.pins)}, not {dict(pins)}"
+    if new.ids != ids_after(step):
+        yield f"{step.operation} left other ids of contents than were told"
+    if new.memory is not old.memory:
         yield f"{step.operation} changed what slots hold, which is the device's to do"
-
-
-_TAKEN_ON: dict[type, Callable[[Sequence], int]] = {  # what of a sequence an operation takes on by a count
-    Extend: lambda sequence: sequence.allocated,
-    Submit: lambda sequence: sequence.launched,
-    Publish: lambda sequence: len(sequence.known),
-}
+    if new.config is not old.config:
+        yield f"{step.operation} changed the pool itself"
 
 
 def _done_by_the_device(step: Step) -> Lines:
-    if step.new._replace(memory=step.old.memory, launches=step.old.launches) != step.old:
+    old, new = step.old, step.new
+    if new._replace(memory=old.memory, launches=old.launches) != old:
         yield f"{step.operation} changed more than what slots hold and what is executed"
-    if [launch.id for launch in step.new.launches] != [launch.id for launch in step.old.launches]:
+    if [launch.id for launch in new.launches] != [launch.id for launch in old.launches]:
         yield f"{step.operation} changed which launches are in flight"
-
-
-def _named(operation: Operation) -> dict[Name, int]:
-    """Return the sequences that an operation names as those it is done to, with the counts of a batch."""
-    match operation:
-        case Add(name) | Release(name) | Fork(_, name):
-            return {name: 0}
-        case Extend(rows) | Submit(rows):
-            return dict(rows)
-        case Publish(rows):
-            return {name: len(tokens) for name, tokens in rows}
-        case _:
-            return {}
+    if new.memory.keys() != old.memory.keys():
+        yield f"{step.operation} changed which blocks there are"
+    for launch in old.launches:
+        if isinstance(step.operation, Execute) and launch.id == step.operation.launch:
+            for block, now in new.memory.items():
+                was, (low, high) = old.memory.get(block, ()), launch.writes.get(block, (0, 0))
+                if now is not was and now[:low] + now[high:] != was[:low] + was[high:]:
+                    yield f"{step.operation} wrote slots of block {block} that are not its to write"
