@@ -5,13 +5,14 @@ it is: a block has one owner or is shared knowingly, and no edge is lost or drop
 """
 
 from collections import Counter
+from operator import attrgetter
 
 from .alphabet import Clear, Execute, Extend, Publish, Release, Retire, Unpin
 from .outcome import Outcome
 from .refusals import Refused
 from .rule_book import HOST, Edge, Lines, Step, rule
-from .rule_effects import ids_after, outcome_after, pins_after, sequences_after
-from .state import Block
+from .rule_effects import effect
+from .state import Block, LaunchId, State
 
 
 @rule("R-DATA", Execute)
@@ -122,37 +123,43 @@ def atomic(step: Step) -> Lines:
         if step.new != step.old:
             yield f"{step.operation} was refused and the state changed"
         return
-    if step.decided != (right := outcome_after(step, step.decided)):
-        yield f"{step.operation} said {step.decided}, and did {right}"
+    yield from _done_in_full(step, step.decided)
     if isinstance(step.operation, Execute):
-        yield from _done_by_the_device(step)
-        return
-    old, new, decided = step.old, step.new, step.decided
-    if new.sequences != (sequences := sequences_after(step, decided)):
-        for name in sorted({*new.sequences, *sequences}):
-            if (now := new.sequences.get(name)) != (due := sequences.get(name)):
-                yield f"{step.operation} left sequence {name} as {now}, not {due}"
-    if new.pins != (pins := pins_after(step, decided)):
-        yield f"{step.operation} left the pins {dict(new.pins)}, not {dict(pins)}"
-    if new.ids != ids_after(step):
-        yield f"{step.operation} left other ids of contents than were told"
-    if new.memory is not old.memory:
+        yield from _done_by_the_device(step, step.operation.launch)
+    elif step.new.memory is not step.old.memory:
         yield f"{step.operation} changed what slots hold, which is the device's to do"
-    if new.config is not old.config:
+    if step.new.config is not step.old.config:
         yield f"{step.operation} changed the pool itself"
 
 
-def _done_by_the_device(step: Step) -> Lines:
+def _done_in_full(step: Step, decided: Outcome) -> Lines:
+    new = step.new
+    sequences, pins, ids, said = effect(step, decided)
+    if new.sequences != sequences:
+        for name in sorted({*new.sequences, *sequences}):
+            if (now := new.sequences.get(name)) != (due := sequences.get(name)):
+                yield f"{step.operation} left sequence {name} as {now}, not {due}"
+    if new.pins != pins:
+        yield f"{step.operation} left the pins {dict(new.pins)}, not {dict(pins)}"
+    if new.ids != ids:
+        yield f"{step.operation} left other ids of contents than were told"
+    if decided != said:
+        yield f"{step.operation} said {decided}, and what is to be said is {said}"
+
+
+def _done_by_the_device(step: Step, executed: LaunchId) -> Lines:
     old, new = step.old, step.new
-    if new._replace(memory=old.memory, launches=old.launches) != old:
+    if _OF_THE_HOST(new) != _OF_THE_HOST(old):
         yield f"{step.operation} changed more than what slots hold and what is executed"
     if [launch.id for launch in new.launches] != [launch.id for launch in old.launches]:
         yield f"{step.operation} changed which launches are in flight"
-    if new.memory.keys() != old.memory.keys():
-        yield f"{step.operation} changed which blocks there are"
-    for launch in old.launches:
-        if isinstance(step.operation, Execute) and launch.id == step.operation.launch:
-            for block, now in new.memory.items():
-                was, (low, high) = old.memory.get(block, ()), launch.writes.get(block, (0, 0))
-                if now is not was and now[:low] + now[high:] != was[:low] + was[high:]:
-                    yield f"{step.operation} wrote slots of block {block} that are not its to write"
+    writes = next((launch.writes for launch in old.launches if launch.id == executed), {})
+    if len(new.memory) != len(old.memory):
+        yield f"{step.operation} changed how many blocks have slots"
+    for block, now in new.memory.items():
+        was, (low, high) = old.memory.get(block, ()), writes.get(block, (0, 0))
+        if now is not was and now[:low] + now[high:] != was[:low] + was[high:]:
+            yield f"{step.operation} wrote slots of block {block} that are not its to write"
+
+
+_OF_THE_HOST = attrgetter(*[field for field in State._fields if field not in {"memory", "launches"}])

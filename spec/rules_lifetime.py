@@ -10,7 +10,7 @@ from .alphabet import Add, Execute, Fork, Retire, Submit
 from .arithmetic import blocks_needed
 from .outcome import Outcome
 from .rule_book import HOST, Lines, Slot, Step, rule
-from .state import Block, Computation, Launch, LaunchId, before, leads_to, planned_copies
+from .state import Block, Computation, Copy, Launch, LaunchId, before, leads_to, planned_copies
 
 
 @rule("R-LIFE-1", *HOST)
@@ -21,8 +21,8 @@ def no_early_reuse(step: Step) -> Lines:
     """
     allocatable = step.new.free | step.new.evictable.keys()
     for launch in step.new.launches:
-        early = allocatable & (launch.reads.keys() | launch.writes.keys())
-        if early:
+        if not (allocatable.isdisjoint(launch.reads) and allocatable.isdisjoint(launch.writes)):
+            early = allocatable & (launch.reads.keys() | launch.writes.keys())
             yield f"blocks {sorted(early)} are free and launch {launch.id} in flight touches them"
 
 
@@ -58,9 +58,9 @@ def _slots(launch: Launch, size: int) -> tuple[set[Slot], set[Slot]]:
 @rule("R-LIFE-3", *HOST)
 def completion_alone_ends_a_launch(step: Step) -> Lines:
     """Cancelling is not completion: a launch leaves when it, or one after it, retires, and has been executed then."""
-    due: set[LaunchId] = set()
     if step.new.launches is step.old.launches and not isinstance(step.operation, Retire):
         return
+    due: set[LaunchId] = set()
     if isinstance(step.operation, Retire):
         for launch in step.old.launches:
             if launch.id == step.operation.launch:
@@ -80,8 +80,9 @@ def discharged(step: Step) -> Lines:
     if state.quarantine:
         oldest = min([launch.id for launch in state.launches], default=state.issued + 1)
         kept = {copy.source for copy in planned_copies(state)}
-        keys = [key for key, entry in state.prefixes.items() if entry.block in kept]  # they keep what leads to them
-        kept |= {e.block for key, e in state.prefixes.items() if any(leads_to(key, other) for other in keys)}
+        if kept:
+            keys = [key for key, entry in state.prefixes.items() if entry.block in kept]  # they keep what leads to them
+            kept |= {e.block for key, e in state.prefixes.items() if any(leads_to(key, other) for other in keys)}
         copied = {copy.source for launch in step.submitted for copy in launch.copies}  # from here on that keeps them
         for block, fence in state.quarantine.items():
             if fence < oldest and block not in kept:
@@ -100,11 +101,11 @@ def quarantine_is_no_capacity(step: Step) -> Lines:
     old, new = step.old, step.new
     if new.free is old.free and new.evictable is old.evictable and not step.taken:
         return
-    gone = (old.free | old.evictable.keys()) - new.free - new.evictable.keys()
+    gone = {*old.free, *old.evictable} - {*new.free, *new.evictable}
     found: set[Block] = set()
     if isinstance(step.decided, Outcome):
         found = {*step.decided.hits, *[merge.new for merge in step.decided.merges]}
-    if gone - found != set(step.taken):
+    if gone - found != {*step.taken}:
         yield f"blocks {sorted(step.taken)} were taken, {sorted(found)} found, and {sorted(gone)} are available no more"
 
 
@@ -116,12 +117,12 @@ def rows_keep(step: Step) -> Lines:
     implementation's rows do is seen when the device reads them, by the lock-step. What else there is of a launch stays
     as well: until it leaves, it changes in nothing but that it is executed, by the device, once.
     """
-    executes = step.operation.launch if isinstance(step.operation, Execute) else 0
-    if step.new.launches is step.old.launches and not executes:
+    if step.new.launches is step.old.launches and not isinstance(step.operation, Execute):
         return
+    executes = step.operation.launch if isinstance(step.operation, Execute) else 0
     staying = {launch.id for launch in step.new.launches}
     right = [
-        launch._replace(executed=True) if launch.id == executes else launch
+        Launch(*launch[:-1], executed=True) if launch.id == executes else launch
         for launch in step.old.launches
         if launch.id in staying
     ]
@@ -136,36 +137,38 @@ def _captured(step: Step, launch: Launch) -> Launch:
     Its order and its slots are judged by R-LIFE-2.
     """
     assert isinstance(step.operation, Submit)
-    size = step.old.config.block_size
-    rows = [(name, step.old.sequences[name], count) for name, count in step.operation.rows]
-    copies = tuple([sequence.copy for _, sequence, _ in rows if sequence.copy])
+    copies: list[Copy] = []
     parts: list[Computation] = []
-    for name, sequence, count in rows:
-        start, stop = sequence.launched, sequence.launched + count
-        row, text = sequence.row[: blocks_needed(stop, size)], sequence.text[:stop]
-        parts.append(Computation(name, sequence.epoch, start, stop, row, text))
+    for name, count in step.operation.rows:
+        epoch, text, start, row, copy, _, _ = step.old.sequences[name]
+        stop = start + count
+        needed = blocks_needed(stop, step.old.config.block_size)
+        parts.append(Computation(name, epoch, start, stop, row[:needed], text[:stop]))
+        copies += [copy] if copy else []
     _, _, after, _, _, reads, writes, _ = launch
-    return Launch(step.old.issued + 1, step.operation.stream, after, copies, tuple(parts), reads, writes)
+    return Launch(step.old.issued + 1, step.operation.stream, after, tuple(copies), tuple(parts), reads, writes)
 
 
 @rule("R-LIFE-7", *HOST)
 def epochs(step: Step) -> Lines:
     """No epoch and no launch id is used twice, and a completion, of whatever epoch, changes no sequence."""
-    old, new, submits = step.old, step.new, isinstance(step.operation, Submit)
-    if new.epochs != old.epochs + isinstance(step.operation, Add | Fork):
+    old, new = step.old, step.new
+    if new.epochs != old.epochs + isinstance(step.operation, _BEGINNINGS):
         yield f"{step.operation} took the epochs from {old.epochs} to {new.epochs}"
-    if new.issued != old.issued + submits:
+    if new.issued != old.issued + isinstance(step.operation, Submit):
         yield f"{step.operation} took the launches issued from {old.issued} to {new.issued}"
-    if submits or new.launches is not old.launches:
-        there = {launch.id for launch in old.launches}
-        if [launch.id for launch in new.launches if launch.id not in there] != [new.issued] * submits:
-            yield f"{step.operation} began another launch than {new.issued}"
+    for launch in step.submitted:
+        if launch.id != new.issued:
+            yield f"launch {launch.id} was submitted, and {new.issued} is the newest issued"
     if isinstance(step.operation, Retire) and new.sequences != old.sequences:
         yield f"{step.operation} changed a sequence"
     for name, sequence in step.changed.items():
         was = old.sequences.get(name)
         if sequence.epoch != (old.epochs if was is None else was.epoch):
             yield f"sequence {name} is of epoch {sequence.epoch}, which is not {'new' if was is None else 'its own'}"
+
+
+_BEGINNINGS = (Add, Fork)
 
 
 @rule("R-LIFE-8", *HOST)

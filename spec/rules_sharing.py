@@ -185,7 +185,7 @@ def children_before_parents(step: Step) -> Lines:
         if parent is not None and parent.block in step.new.evictable and entry.block not in step.new.evictable:
             yield f"block {parent.block} may be evicted, and block {entry.block}, which it leads to, may not"
     since = step.old.evictable
-    if step.new.evictable is not since:
+    if step.new.evictable != since:
         now = 1 + max([since[block] for block in step.new.evictable if block in since], default=0)
         for block, told in step.new.evictable.items():
             if told != since.get(block, now):

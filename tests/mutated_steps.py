@@ -144,6 +144,3 @@ def moved_blocks(state: State, lots: Random) -> Iterator[tuple[str, State]]:
                 yield f": {there} to quarantine", without._replace(quarantine={**without.quarantine, block: fence})
             for since in clock:
                 yield f": {there} to evictable", without._replace(evictable={**without.evictable, block: since})
-
-
-__all__ = ["State", "changes", "drawn_steps", "mutated"]
