@@ -385,3 +385,64 @@ def hit_taken_as_well() -> Step:
     right = step(after(*CACHED), Add(2, (5, 6, 7)))
     assert isinstance(right.decided, Outcome)
     return wrong(right, right.new, right.decided._replace(blocks=(3, 4)))
+
+
+# ---- what a reader of the rules found that they let through ---------------------------------------------------------
+
+
+@case("R-TXN-1 an add that loses the salt")
+def salt_lost() -> Step:
+    right = step(after(), Add(1, (5, 6, 7), 1))
+    return wrong(right, changed(right.new, 1, root=Root()))
+
+
+@case("R-TXN-1 other ids are learnt than were told")
+def other_ids_learnt() -> Step:
+    right = step(after(Add(1, 2)), Publish(((1, (5, 6)),)))
+    return wrong(right, changed(right.new, 1, known=(5, 9)))
+
+
+@case("R-TXN-1 what is published is not said")
+def published_in_silence() -> Step:
+    right = step(after(*COMPUTED), Publish(((1, ()),)))
+    return wrong(right, right.new, Outcome())
+
+
+@case("R-TXN-1 one merge is said twice")
+def merge_said_twice() -> Step:
+    right = step(after(*TWICE), Publish(((2, (5, 6, 7)),)))
+    assert isinstance(right.decided, Outcome)
+    return wrong(right, right.new, right.decided._replace(merges=right.decided.merges * 2))
+
+
+@case("R-TXN-1 a pin that nobody asked for")
+def pin_leaked() -> Step:
+    right = step(after(*CACHED), Add(2, (5, 6, 7)))
+    return wrong(right, right.new._replace(pins={9: (1,)}))
+
+
+@case("R-TXN-1 a pin holds more than it says")
+def pin_of_more_than_it_hit() -> Step:
+    right = step(after(*CACHED), Pin(7, (5, 6, 7, 8)))
+    return wrong(right, right.new, Outcome(hits=(1,)))
+
+
+@case("R-HASH-4 the retention class is lost")
+def retention_lost() -> Step:
+    right = step(after(*COMPUTED), Publish(((1, ()),), 2))
+    entries = {key: entry._replace(retention=0) for key, entry in right.new.prefixes.items()}
+    return wrong(right, right.new._replace(prefixes=entries))
+
+
+@case("R-HASH-5 a pin of less than there is")
+def shorter_pin() -> Step:
+    right = step(after(*CACHED), Pin(7, (5, 6, 7, 8)))
+    return wrong(right, right.new._replace(pins={7: (1,)}, evictable={2: 1}), Outcome(hits=(1,)))
+
+
+@case("R-EVICT-2 what became evictable last counts as first")
+def clock_set_back() -> Step:
+    prompts = (Add(1, (1, 1)), Add(2, (2, 2)), *done(1, (1, 2), (2, 2)), Publish(((1, ()), (2, ()))))
+    right = step(after(*prompts, Release(1)), Release(2))
+    assert right.new.evictable == {1: 1, 2: 2}
+    return wrong(right, right.new._replace(evictable={1: 1, 2: 0}))
