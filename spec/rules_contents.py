@@ -128,7 +128,7 @@ def atomic(step: Step) -> Lines:
         yield from _done_by_the_device(step, step.operation.launch)
     elif step.new.memory is not step.old.memory:
         yield f"{step.operation} changed what slots hold, which is the device's to do"
-    if step.new.config is not step.old.config:
+    if step.new.config != step.old.config:
         yield f"{step.operation} changed the pool itself"
 
 

@@ -4,7 +4,6 @@ Each was let through once, by a rule that said more than it looked at.
 """
 
 from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Release, Retire, Submit
-from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.rules import Step
 from pagedkv.spec.state import State
 
@@ -150,95 +149,3 @@ def device_frees_a_block() -> Step:
 def device_ends_a_launch() -> Step:
     right = step(after(Add(1, 1), Submit(((1, 1),))), Execute(1))
     return wrong(right, right.new._replace(launches=()))
-
-
-# ---- what a reader of the rules found that they let through ---------------------------------------------------------
-
-
-@case("R-TXN-1 longer than was asked for")
-def add_of_another_length() -> Step:
-    right = step(EMPTY, Add(1, 1))
-    return wrong(right, changed(right.new, 1, text=((0, 0), (0, 1))))
-
-
-@case("R-TXN-1 a child that expects other contents")
-def fork_of_another_text() -> Step:
-    right = step(after(*LAUNCHED), Fork(1, 2))
-    return wrong(right, changed(right.new, 2, text=((1, 0),)))
-
-
-@case("R-TXN-1 the blocks of a row in another order")
-def row_the_other_way_round() -> Step:
-    right = step(EMPTY, Add(1, 3))
-    return wrong(right, changed(right.new, 1, row=right.new.sequences[1].row[::-1]))
-
-
-@case("R-TXN-1 an order that nobody is told of")
-def edge_not_said() -> Step:
-    right = step(after(Add(1, 2), Submit(((1, 1),), 0)), Submit(((1, 1),), 1))
-    assert isinstance(right.decided, Outcome)
-    assert right.decided.after == {1}
-    return wrong(right, right.new, right.decided._replace(after=frozenset()))
-
-
-@case("R-TXN-1 the device writes another block")
-def device_writes_elsewhere() -> Step:
-    right = step(after(*LAUNCHED), Execute(1))
-    return wrong(right, right.new._replace(memory={**right.new.memory, 3: ((0, 0), None)}))
-
-
-@case("R-LIFE-4 a launch that puts all fences off")
-def fences_put_off() -> Step:
-    right = step(after(Add(1, 1), Add(2, 1), Submit(((1, 1),)), Release(1)), Submit(((2, 1),)))
-    assert right.new.quarantine == {1: 1}
-    return wrong(right, right.new._replace(quarantine={1: 2}))
-
-
-@case("R-LIFE-5 a free block in quarantine")
-def free_block_waits() -> Step:
-    right = step(after(*LAUNCHED), Fork(1, 2))
-    return wrong(right, right.new._replace(free=right.new.free - {4}, quarantine={4: 1}))
-
-
-@case("R-LIFE-6 a launch that is executed from the first")
-def born_executed() -> Step:
-    right = step(after(Add(1, 1)), Submit(((1, 1),)))
-    return wrong(right, last_launch(right.new, executed=True))
-
-
-@case("R-LIFE-6 executed, and not marked so")
-def executed_and_not_marked() -> Step:
-    right = step(after(*LAUNCHED), Execute(1))
-    return wrong(right, last_launch(right.new, executed=False))
-
-
-@case("R-LIFE-6 other contents than the row's")
-def captured_of_another_epoch() -> Step:
-    right = step(after(Add(1, 1)), Submit(((1, 1),)))
-    part = right.new.launches[-1].computations[0]._replace(epoch=9)
-    return wrong(right, last_launch(right.new, computations=(part,)))
-
-
-@case("R-LIFE-6 a launch that nobody submitted")
-def launch_out_of_nowhere() -> Step:
-    right = step(after(*LAUNCHED), Add(2, 1))
-    stray = right.new.launches[-1]._replace(id=9, computations=(), reads={}, writes={})
-    return wrong(right, right.new._replace(launches=(*right.new.launches, stray)))
-
-
-@case("R-LIFE-7 a launch of another number")
-def launch_of_another_number() -> Step:
-    right = step(after(Add(1, 1)), Submit(((1, 1),)))
-    return wrong(right, last_launch(right.new, id=5))
-
-
-@case("R-LIFE-7 a number that will be used again")
-def launch_not_counted() -> Step:
-    right = step(after(Add(1, 1)), Submit(((1, 1),)))
-    return wrong(right, right.new._replace(issued=0))
-
-
-@case("R-LIFE-7 an epoch that will be used again")
-def epoch_given_back() -> Step:
-    right = step(after(*LAUNCHED), Release(1))
-    return wrong(right, right.new._replace(epochs=0))
