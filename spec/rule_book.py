@@ -6,8 +6,8 @@ at the state after alone, others at the transition; each says on which operation
 and what is executed, and R-TXN-1 says that it changes nothing else: a rule that looks at neither is one on the
 operations of the host. What is as it was, was looked at when it became so: a rule on each sequence, or each launch, by
 itself goes over those that the step has `changed` or `submitted`. The rules themselves are in `rules_contents`,
-`rules_lifetime`, `rules_tables` and `rules_sharing`; `rules` brings them together. What an operation done in full leaves, as R-TXN-1
-compares it, is in `rule_effects`.
+`rules_lifetime`, `rules_tables` and `rules_sharing`; `rules` brings them together.
+What an operation done in full leaves, as R-TXN-1 compares it, is in `rule_effects`.
 """
 
 from collections.abc import Callable, Iterator
