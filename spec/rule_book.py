@@ -7,6 +7,7 @@ and what is executed, and R-TXN-1 says that it changes nothing else: a rule that
 operations of the host. What is as it was, was looked at when it became so: a rule on each sequence, or each launch, by
 itself goes over those that the step has `changed` or `submitted`. The rules themselves are in `rules_contents`,
 `rules_lifetime`, `rules_tables` and `rules_sharing`; `rules` brings them together.
+What an operation done in full leaves, as R-TXN-1 compares it, is in `rule_effects`.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,7 +39,7 @@ class Step:
         self.old_edges = edges(old) if old_edges is None else old_edges  # holder edges before
         self.new_edges = self.old_edges if new.sequences is old.sequences else edges(new)  # and after
         self.changed = changed(old, new)  # sequences that it began or changed, as they are after
-        # The launch that it submitted: those before it stay as they were then (R-LIFE-6).
+        # The launch that it submitted, the last one (R-LIFE-7): those before it stay as they were then (R-LIFE-6).
         self.submitted: tuple[Launch, ...] = new.launches[-1:] if isinstance(operation, Submit) else ()
         self._held: set[Block] | None = None
         self.taken = decided.blocks if isinstance(decided, Outcome) else ()  # blocks that the operation took

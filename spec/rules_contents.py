@@ -5,13 +5,14 @@ it is: a block has one owner or is shared knowingly, and no edge is lost or drop
 """
 
 from collections import Counter
-from collections.abc import Callable
+from operator import attrgetter
 
-from .alphabet import Add, Clear, Execute, Extend, Fork, Operation, Publish, Release, Retire, Submit, Unpin
+from .alphabet import Clear, Execute, Extend, Publish, Release, Retire, Unpin
 from .outcome import Outcome
 from .refusals import Refused
 from .rule_book import HOST, Edge, Lines, Step, rule
-from .state import Block, Name, Sequence
+from .rule_effects import effect
+from .state import Block, LaunchId, State
 
 
 @rule("R-DATA", Execute)
@@ -23,7 +24,7 @@ def data(step: Step) -> Lines:
             for part in launch.computations:
                 for index, block in enumerate(part.row):
                     wanted = part.text[index * size : (index + 1) * size]
-                    found = step.new.memory[block][: len(wanted)]
+                    found = step.new.memory.get(block, ())[: len(wanted)]
                     if found != wanted:
                         yield f"sequence {part.sequence} reads {found} in block {block}, not {wanted}"
 
@@ -122,44 +123,43 @@ def atomic(step: Step) -> Lines:
         if step.new != step.old:
             yield f"{step.operation} was refused and the state changed"
         return
+    yield from _done_in_full(step, step.decided)
     if isinstance(step.operation, Execute):
-        yield from _done_by_the_device(step)
-        return
-    old, new, counts = step.old.sequences, step.new.sequences, _named(step.operation)
-    changed = step.changed.keys() | (old.keys() - new.keys())
-    named = changed & counts.keys() if isinstance(step.operation, Publish) else counts.keys()  # some are told nothing
-    for name in changed ^ named:
-        yield f"{step.operation} {'changed' if name in changed else 'left as it was'} sequence {name}"
-    if length := _TAKEN_ON.get(type(step.operation)):
-        for name, count in counts.items():
-            if length(new[name]) != length(old[name]) + count:
-                yield f"{step.operation} did not take sequence {name} on by {count}"
-    if step.new.memory is not step.old.memory:
+        yield from _done_by_the_device(step, step.operation.launch)
+    elif step.new.memory is not step.old.memory:
         yield f"{step.operation} changed what slots hold, which is the device's to do"
+    if step.new.config != step.old.config:
+        yield f"{step.operation} changed the pool itself"
 
 
-_TAKEN_ON: dict[type, Callable[[Sequence], int]] = {  # what of a sequence an operation takes on by a count
-    Extend: lambda sequence: sequence.allocated,
-    Submit: lambda sequence: sequence.launched,
-    Publish: lambda sequence: len(sequence.known),
-}
+def _done_in_full(step: Step, decided: Outcome) -> Lines:
+    new = step.new
+    sequences, pins, ids, said = effect(step, decided)
+    if new.sequences != sequences:
+        for name in sorted({*new.sequences, *sequences}):
+            if (now := new.sequences.get(name)) != (due := sequences.get(name)):
+                yield f"{step.operation} left sequence {name} as {now}, not {due}"
+    if new.pins != pins:
+        yield f"{step.operation} left the pins {dict(new.pins)}, not {dict(pins)}"
+    if new.ids != ids:
+        yield f"{step.operation} left other ids of contents than were told"
+    if decided != said:
+        yield f"{step.operation} said {decided}, and what is to be said is {said}"
 
 
-def _done_by_the_device(step: Step) -> Lines:
-    if step.new._replace(memory=step.old.memory, launches=step.old.launches) != step.old:
+def _done_by_the_device(step: Step, executed: LaunchId) -> Lines:
+    old, new = step.old, step.new
+    if _OF_THE_HOST(new) != _OF_THE_HOST(old):
         yield f"{step.operation} changed more than what slots hold and what is executed"
-    if [launch.id for launch in step.new.launches] != [launch.id for launch in step.old.launches]:
+    if [launch.id for launch in new.launches] != [launch.id for launch in old.launches]:
         yield f"{step.operation} changed which launches are in flight"
+    writes = next((launch.writes for launch in old.launches if launch.id == executed), {})
+    if len(new.memory) != len(old.memory):
+        yield f"{step.operation} changed how many blocks have slots"
+    for block, now in new.memory.items():
+        was, (low, high) = old.memory.get(block, ()), writes.get(block, (0, 0))
+        if now is not was and now[:low] + now[high:] != was[:low] + was[high:]:
+            yield f"{step.operation} wrote slots of block {block} that are not its to write"
 
 
-def _named(operation: Operation) -> dict[Name, int]:
-    """Return the sequences that an operation names as those it is done to, with the counts of a batch."""
-    match operation:
-        case Add(name) | Release(name) | Fork(_, name):
-            return {name: 0}
-        case Extend(rows) | Submit(rows):
-            return dict(rows)
-        case Publish(rows):
-            return {name: len(tokens) for name, tokens in rows}
-        case _:
-            return {}
+_OF_THE_HOST = attrgetter(*[field for field in State._fields if field not in {"memory", "launches"}])

@@ -110,6 +110,8 @@ def written_before_found(step: Step) -> Lines:
                 yield f"block {entry.block} was published and nobody knows its tokens and has it written"
             if len(key.tokens) % size or not key.tokens:
                 yield f"block {entry.block} was published under {len(key.tokens)} tokens"
+            if isinstance(step.operation, Publish) and entry.retention != step.operation.retention:
+                yield f"block {entry.block} was published in class {entry.retention} by {step.operation}"
 
 
 def _has_it(step: Step, name: int, block: Block, stop: int) -> bool:
@@ -120,19 +122,20 @@ def _has_it(step: Step, name: int, block: Block, stop: int) -> bool:
     return its_own and len(after.known) >= stop and written(step.old, before) >= stop
 
 
-@rule("R-HASH-5", Add)
+@rule("R-HASH-5", Add, Pin)
 def one_token_left(step: Step) -> Lines:
-    """A hit is the longest published chain, at most floor((known - 1) / B) blocks; positions go on behind it."""
-    if isinstance(step.operation, Add) and isinstance(step.decided, Outcome):
+    """A hit is the longest published chain, in `add` at most floor((known - 1) / B) blocks; positions go on behind."""
+    if isinstance(step.operation, Add | Pin) and isinstance(step.decided, Outcome):
         size, hits = step.new.config.block_size, step.decided.hits
         tokens = () if isinstance(step.operation.tokens, int) else step.operation.tokens
         chain = _chain(step.old, Root(step.operation.salt, step.old.weights), tokens)
-        most = (step.operation.length - 1) // size
+        most = (step.operation.length - 1) // size if isinstance(step.operation, Add) else len(chain)
         if len(hits) != min(len(chain), most):
-            yield f"{len(hits)} blocks were hit, {len(chain)} are published, and at most {most} leave a token"
-        sequence = step.new.sequences[step.operation.name]
-        if sequence.row[: len(hits)] != hits or sequence.launched != len(hits) * size or sequence.known != tokens:
-            yield f"sequence {step.operation.name} does not go on behind its hits: {sequence}"
+            yield f"{len(hits)} blocks were hit, {len(chain)} are published, and at most {most} may be"
+        if isinstance(step.operation, Add):
+            sequence = step.new.sequences[step.operation.name]
+            if sequence.row[: len(hits)] != hits or sequence.launched != len(hits) * size or sequence.known != tokens:
+                yield f"sequence {step.operation.name} does not go on behind its hits: {sequence}"
 
 
 @rule("R-HASH-6", *HOST)
@@ -181,6 +184,12 @@ def children_before_parents(step: Step) -> Lines:
             yield f"block {entry.block} is published, and the block before it is not"
         if parent is not None and parent.block in step.new.evictable and entry.block not in step.new.evictable:
             yield f"block {parent.block} may be evicted, and block {entry.block}, which it leads to, may not"
+    since = step.old.evictable
+    if step.new.evictable != since:
+        now = 1 + max([since[block] for block in step.new.evictable if block in since], default=0)
+        for block, told in step.new.evictable.items():
+            if told != since.get(block, now):
+                yield f"block {block} is evictable since {told}, not {since.get(block, now)}"
     there = dict(step.old.prefixes)
     for block in step.taken:
         if block in step.old.evictable:

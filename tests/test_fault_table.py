@@ -10,6 +10,7 @@ from pagedkv.spec.rules import RULES
 from pagedkv.spec.rules_scheduling import SCHEDULING
 
 import broken_steps_finer
+import broken_steps_let_through
 import broken_steps_sharing
 import test_planted_faults as plain
 import test_planted_sharing_faults as shared
@@ -19,6 +20,7 @@ from broken_steps import CASES
 
 assert broken_steps_finer.LAUNCHED
 assert broken_steps_sharing.COMPUTED
+assert broken_steps_let_through.WAITING
 
 LOCK_STEP, CONTENTS, FUZZ, BY_HAND = "explore, lock-step", "explore, contents alone", "fuzz", "a step made by hand"
 

@@ -11,11 +11,13 @@ from pagedkv.spec.refusals import Broken, Reason, Refused
 from pagedkv.spec.rules import RULES, Step, check
 
 import broken_steps_finer
+import broken_steps_let_through
 import broken_steps_sharing
 from broken_steps import CASES, EMPTY, after, broken, step, wrong
 
 assert broken_steps_finer.LAUNCHED  # its cases are among CASES
 assert broken_steps_sharing.COMPUTED  # and these, too
+assert broken_steps_let_through.WAITING
 
 NAMES = (
     "R-DATA",
