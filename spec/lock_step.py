@@ -30,9 +30,9 @@ _JUDGED_BY = {
     "idle_counters": "R-OWN-5",
     "published": "R-HASH-3",
     "idle": "R-EVICT-1",
-    "pins": "R-EVICT-1",
+    "pins": "R-OWN-2",
     "copies": "R-LIFE-8",
-    "in_flight": "R-LIFE-4",
+    "in_flight": "R-LIFE-3",
     "sequences": "R-TAB-1",
 }
 

@@ -58,9 +58,7 @@ def look_up(
 
 def _wrong_hits(choice: Outcome, chain: tuple[Block, ...], most: int) -> Broken:
     said = f"hits {list(choice.hits)}, and {list(chain)} are published for these tokens, at most {most} to be taken"
-    if choice.hits != chain[: len(choice.hits)]:
-        return Broken("R-HASH-1", said)
-    return Broken("R-HASH-5" if len(choice.hits) > most else "R-HASH-3", said)
+    return Broken("R-HASH-1" if choice.hits != chain[: len(choice.hits)] else "R-HASH-5", said)
 
 
 def publish(state: State, rows: Telling, retention: int = 0, choice: Outcome | None = None) -> Result:

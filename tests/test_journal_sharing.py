@@ -75,7 +75,7 @@ def test_lines_are_read_as_operations(tmp_path: Path) -> None:
         (5, ',"published":[1]', "", "R-HASH-3"),
         (5, '"retention":1', '"retention":4', "R-TXN-1"),
         (5, '"tokens":[[]]', '"tokens":[[8,9]]', "R-TXN-1"),  # more ids than positions without
-        (6, ',"hits":[1],"out":[3]', ',"out":[3,4]', "R-HASH-3"),
+        (6, ',"hits":[1],"out":[3]', ',"out":[3,4]', "R-HASH-5"),
         (6, '"hits":[1]', '"hits":[2]', "R-HASH-1"),
         (6, '"tokens":[5,6,8]', '"tokens":[6,6,8]', "R-HASH-1"),
         (6, '"tokens":[5,6,8],', '"tokens":[5,6,8],"salt":3,', "R-HASH-1"),
@@ -85,7 +85,7 @@ def test_lines_are_read_as_operations(tmp_path: Path) -> None:
         (13, ',"merged":[[4,0,4,1]],"freed":[4]', ',"published":[4]', "R-HASH-4"),
         (13, '"merged":[[4,0,4,1]]', '"merged":[[4,0,1,4]]', "R-EVICT-3"),
         (13, ',"freed":[4]', "", "R-LIFE-4"),
-        (14, '"hits":[1]', '"hits":[]', "R-HASH-3"),
+        (14, '"hits":[1]', '"hits":[]', "R-HASH-5"),
         (14, '"tokens":[5,6,1]', '"tokens":[6,6,1]', "R-TXN-1"),
         (17, '"pin":9', '"pin":8', "R-TXN-1"),
         (17, ',"freed":[1]', "", "R-LIFE-4"),

@@ -1,6 +1,7 @@
 """Prefix sharing in lock-step and by contents: the implementation by lot, and traces that were found so, pinned."""
 
 from collections import Counter
+from typing import Any
 
 import pytest
 from pagedkv.bench.adapter import Implementation
@@ -9,6 +10,7 @@ from pagedkv.spec.fuzz import fuzz
 from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.lock_step import LockStep
 from pagedkv.spec.manager import Factory
+from pagedkv.spec.observation import Observation
 from pagedkv.spec.outcome import Outcome
 from pagedkv.spec.reference import Reference
 from pagedkv.spec.refusals import Broken, Reason, Refused
@@ -133,3 +135,22 @@ def test_a_refusal_to_let_a_pin_go_is_a_fault() -> None:
     broken = tell(Case(Config(2, 1, 1, 1), Keeps, lock_step=False), trace)[1]
     assert isinstance(broken, Broken)
     assert broken.rule == "R-OWN-4"
+
+
+@pytest.mark.parametrize(
+    ("field", "shown", "rule", "last"),
+    [
+        ("pins", {1: ()}, "R-OWN-2", Pin(1, (5,))),  # the pin is a holder of block 1
+        ("in_flight", (), "R-LIFE-3", Submit(((2, 1),))),  # launch 2 has not retired
+    ],
+)
+def test_what_is_shown_wrongly_is_named_by_its_rule(field: str, shown: Any, rule: str, last: Operation) -> None:
+    class Shows(Reference):
+        def observe(self) -> Observation:
+            right = super().observe()
+            return right._replace(**{field: shown}) if 2 in self.state.sequences and getattr(right, field) else right
+
+    trace = (Add(1, (5,)), *done(1, (1, 1)), Publish(((1, ()),)), Add(2, 1), last)
+    told, broken = tell(Case(Config(3, 1, 1, 1), Shows), trace)
+    assert isinstance(broken, Broken)
+    assert (broken.rule, len(told)) == (rule, len(trace)), broken

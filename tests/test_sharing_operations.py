@@ -281,7 +281,7 @@ def test_a_worse_victim_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hits", "rule"), [((), "R-HASH-3"), ((1, 2), "R-HASH-5"), ((2,), "R-HASH-1"), ((1, 2, 3), "R-HASH-1")]
+    ("hits", "rule"), [((), "R-HASH-5"), ((1, 2), "R-HASH-5"), ((2,), "R-HASH-1"), ((1, 2, 3), "R-HASH-1")]
 )
 def test_wrong_hits_are_named(hits: tuple[int, ...], rule: str) -> None:
     with pytest.raises(Broken) as verdict:
