@@ -138,7 +138,7 @@ _ODD_SHARING = 1 / 3  # of these, where prefixes are shared
 def draw_move(state: State, names: int, random: Random, *, sharing: bool = False) -> Operation:
     """Draw one possible operation for a world of `names` sequences: mostly sensible, now and then one to be refused.
 
-    Where prefixes are shared, half of the sequences begin with ids, and what shares them is drawn as well.
+    Where prefixes are shared, two of three sequences begin with ids, and what shares them is drawn as well.
     """
     if random.random() < _ODD:
         odd = odd_sharing_move if sharing and random.random() < _ODD_SHARING else _odd_move
