@@ -155,7 +155,7 @@ class BlackBox:
         return tuple(self.manager.own_calls or ())
 
     def blocks(self) -> tuple[int, int, int]:
-        """Return how many blocks are free, held and quarantined, by the manager's word or else by its block tables."""
+        """Return how many blocks are free or idle, held, and quarantined, by its word or else by its block tables."""
         if counts := call("observe", _counts, self.manager):
             return counts
         held = len({block for table in sight_of(self.manager, self.state.sequences).tables.values() for block in table})

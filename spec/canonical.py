@@ -19,7 +19,7 @@ from .canonical_prefixes import shape
 from .observation import Naming
 from .state import Block, Content, Launch, Name, Sequence, State
 
-Key = tuple[Any, ...]
+StateKey = tuple[Any, ...]
 
 
 class Hiding(Protocol):
@@ -34,26 +34,26 @@ class Hiding(Protocol):
         """Return all state on which future behaviour depends and which nothing else shows, in new names."""
 
 
-def canonical(state: State) -> tuple[Key, Naming]:
+def canonical(state: State) -> tuple[StateKey, Naming]:
     """Return the key of a state, equal for states that are equal but for names, and the naming that led to it."""
     return min((_encode(state, order) for order in _orders(state)), key=lambda found: found[0])
 
 
-def in_order(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
+def in_order(state: State, order: tuple[Name, ...]) -> tuple[StateKey, Naming]:
     """Return the key of a state whose sequences cannot be permuted: they are told apart by the order given."""
     return _encode(state, order)
 
 
 def _orders(state: State) -> Iterator[tuple[Name, ...]]:
     """Yield the orders of the sequences that may be best: sorted by what can be told apart, ties in every order."""
-    groups: dict[Key, list[Name]] = {}
+    groups: dict[StateKey, list[Name]] = {}
     for name, sequence in state.sequences.items():
         groups.setdefault(_looks(sequence), []).append(name)
     for ties in product(*(permutations(groups[looks]) for looks in sorted(groups))):
         yield tuple(name for tie in ties for name in tie)
 
 
-def _looks(sequence: Sequence) -> Key:
+def _looks(sequence: Sequence) -> StateKey:
     return len(sequence.text), sequence.launched, sequence.copy is None, len(sequence.known)
 
 
@@ -65,15 +65,15 @@ class _Names(dict[Any, int]):
         return self[thing]
 
 
-def _encode(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
+def _encode(state: State, order: tuple[Name, ...]) -> tuple[StateKey, Naming]:
     blocks: dict[Block, int] = _Names()
     contents: dict[Content | None, int] = _Names()
     ages = {launch.id: age for age, launch in enumerate(state.launches, 1)}
 
-    def row(names: tuple[Block, ...]) -> Key:
+    def row(names: tuple[Block, ...]) -> StateKey:
         return tuple([blocks[block] for block in names])
 
-    def text(names: tuple[Content, ...]) -> Key:
+    def text(names: tuple[Content, ...]) -> StateKey:
         return tuple([contents[content] for content in names])
 
     sequences = tuple(
@@ -101,7 +101,7 @@ def _encode(state: State, order: tuple[Name, ...]) -> tuple[Key, Naming]:
     return key, Naming(blocks, {name: index for index, name in enumerate(order)}, ages)
 
 
-def _launch(launch: Launch, stream: int, ages: dict[int, int], row: Any, text: Any) -> Key:
+def _launch(launch: Launch, stream: int, ages: dict[int, int], row: Any, text: Any) -> StateKey:
     return (
         stream,
         launch.executed,

@@ -123,7 +123,7 @@ class LockStep:
         return ()
 
     def blocks(self) -> tuple[int, int, int]:
-        """Return how many blocks are free, held and quarantined."""
+        """Return how many blocks are free or idle, held, and quarantined."""
         shown = observe(self.state)
         return len(shown.free) + len(shown.idle), len(shown.references), len(shown.quarantined)
 

@@ -2,18 +2,16 @@
 
 from collections import Counter
 
-from .alphabet import Add, Clear, Extend, Fork, Pin, Publish, Release, Retire, Submit, Unpin, describe
+from .alphabet import Add, Clear, Extend, Fork, Publish, Release, Retire, Submit, Unpin, describe
 from .arithmetic import blocks_needed
 from .offers import Discipline, Feature
 from .outside_book import OUTSIDE, OutsideStep
 from .refusals import Reason, Refused
-from .rule_book import Lines, rule
+from .rule_book import HOST, Lines, rule
 from .state import Block, Name
 
-_ON_HOST = (Add, Extend, Fork, Submit, Retire, Release, Publish, Pin, Unpin, Clear)  # all but the device's own
 
-
-@rule("R-TXN-1", *_ON_HOST, book=OUTSIDE)
+@rule("R-TXN-1", *HOST, book=OUTSIDE)
 def atomic(step: OutsideStep) -> Lines:
     """A refusal changes no block table and no block that nobody holds; what is done changes no other's table."""
     what = describe(step.operation)
@@ -68,7 +66,7 @@ def room_is_used(step: OutsideStep) -> Lines:
         yield f"{describe(step.operation)} was refused: blocks needed: {need}, held by nobody: {room}"
 
 
-@rule("R-EVICT-1", *_ON_HOST, book=OUTSIDE)
+@rule("R-EVICT-1", *HOST, book=OUTSIDE)
 def what_is_held_is_not_evicted(step: OutsideStep) -> Lines:
     """Only blocks that nobody holds are evicted or free: none that a pin holds, or that this operation has just hit."""
     answer = step.answer
@@ -91,7 +89,7 @@ def what_is_held_is_not_evicted(step: OutsideStep) -> Lines:
             yield f"block {block} may be evicted, and {held[block]} holds it"
 
 
-@rule("R-OWN-3", *_ON_HOST, book=OUTSIDE)
+@rule("R-OWN-3", *HOST, book=OUTSIDE)
 def held_is_not_handed_out(step: OutsideStep) -> Lines:
     """No block is handed out, or free, that a sequence holds, and none twice: each edge is dropped exactly once."""
     seen: dict[Block, Name] = {}
@@ -119,7 +117,7 @@ def _free_once(step: OutsideStep) -> Lines:
             yield f"blocks {both} are free, and sequence {name} holds them"
 
 
-@rule("R-OWN-4", *_ON_HOST, book=OUTSIDE)
+@rule("R-OWN-4", *HOST, book=OUTSIDE)
 def every_exit(step: OutsideStep) -> Lines:
     """Every exit lets all go: a release is never refused, and when all is over the whole pool can be had again.
 
@@ -143,8 +141,8 @@ def every_exit(step: OutsideStep) -> Lines:
         yield "all is over, and a sequence as long as the whole pool finds no room"
 
 
-@rule("R-OWN-5", *_ON_HOST, book=OUTSIDE)
-def counted(step: OutsideStep) -> Lines:
+@rule("R-OWN-5", *HOST, book=OUTSIDE)
+def told_adds_up(step: OutsideStep) -> Lines:
     """What is told adds up: no block is free and cached or none at all; with nothing in flight each has its place."""
     free, cached = step.after.free, step.after.cached
     if free is None:

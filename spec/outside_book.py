@@ -90,10 +90,10 @@ class OutsideStep:
     @cached_property
     def in_flight(self) -> set[Block]:
         """The blocks that launches in flight before the operation read or write."""
-        return {block for launch in self.old.launches for block in touched(launch, self)}
+        return {block for launch in self.old.launches for block in blocks_of(launch, self)}
 
 
-def touched(launch: Launch, step: OutsideStep) -> Iterator[Block]:
+def blocks_of(launch: Launch, step: OutsideStep) -> Iterator[Block]:
     """Yield the blocks that a launch reads or writes, by the rows that it was given."""
     for copy in launch.copies:
         yield from (copy.source, copy.target)

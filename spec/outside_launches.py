@@ -8,7 +8,7 @@ from .alphabet import Add, Execute, Extend, Fork, Submit
 from .arithmetic import blocks_needed
 from .counts import counted
 from .offers import Discipline, Feature
-from .outside_book import OUTSIDE, OutsideStep, is_inside, slots_of, touched
+from .outside_book import OUTSIDE, OutsideStep, blocks_of, is_inside, slots_of
 from .refusals import Refused
 from .rule_book import HOST, Lines, rule
 from .state import Block, Content, Name, before
@@ -64,7 +64,7 @@ def no_early_reuse(step: OutsideStep) -> Lines:
     if step.claims.discipline is not Discipline.FENCE or isinstance(step.answer, Refused):
         return
     for launch in step.new.launches:
-        blocks = {*touched(launch, step)}
+        blocks = {*blocks_of(launch, step)}
         for name, block in step.taken:
             if block in blocks:
                 yield f"block {block} was handed out to sequence {name} while launch {launch.id} in flight touches it"

@@ -64,6 +64,11 @@ def edges(state: State) -> frozenset[Edge]:
     return frozenset([(name, block) for name, sequence in state.sequences.items() for block in sequence.row])
 
 
+def planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
+    """Return the blocks of a sequence that its planned positions will be written to."""
+    return sequence.row[sequence.launched // size :] if sequence.planned else ()
+
+
 HOST = tuple(kind for kind in KINDS if kind is not Execute)  # the operations of the host
 Slot = tuple[Block, int]  # a block and an offset in it
 Lines = Iterator[str]

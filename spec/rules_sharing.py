@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from .alphabet import Add, Clear, Execute, Extend, Pin, Publish, Submit
 from .outcome import Outcome
-from .rule_book import HOST, Lines, Step, rule
+from .rule_book import HOST, Lines, Step, planned_blocks, rule
 from .state import Block, Key, Launch, Published, Root, State, Tokens, above, leads_to, planned_copies, touched, written
 
 
@@ -233,8 +233,7 @@ def published_is_immutable(step: Step) -> Lines:
             yield f"launch {launch.id} writes the published blocks {sorted(wrong)}"
     size = step.new.config.block_size
     for name, sequence in step.new.sequences.items():
-        to_write = sequence.row[sequence.launched // size :] if sequence.planned else ()
-        if wrong := published.intersection(to_write):
+        if wrong := published.intersection(planned_blocks(sequence, size)):
             yield f"sequence {name} plans to write the published blocks {sorted(wrong)}"
     if isinstance(step.operation, Extend) and any(copy.target in published for copy in planned_copies(step.new)):
         yield "a copy is planned into a published block"

@@ -8,8 +8,8 @@ from .alphabet import Add, Extend, Fork, Retire, Submit
 from .arithmetic import blocks_needed, locate
 from .outcome import Outcome
 from .refusals import Reason, Refused
-from .rule_book import HOST, Edge, Lines, Step, rule
-from .state import NULL, Block, Copy, Root, Sequence, State, planned_copies, written
+from .rule_book import HOST, Edge, Lines, Step, planned_blocks, rule
+from .state import NULL, Block, Copy, Root, State, planned_copies, written
 
 
 @rule("R-COW-1", Extend, Fork, Submit)
@@ -17,17 +17,13 @@ def sole_writer(step: Step) -> Lines:
     """A slot is written by the sole holder of its block: nobody else holds what is planned or launched for writing."""
     held = [block for _, block in step.new_edges]
     for name, sequence in step.new.sequences.items():
-        for block in _planned_blocks(sequence, step.new.config.block_size):
+        for block in planned_blocks(sequence, step.new.config.block_size):
             if (count := held.count(block)) > 1:
                 yield f"sequence {name} will write block {block}, which {count} sequences hold"
     for launch in step.submitted:
         for block in launch.writes:
             if (count := held.count(block)) != 1:
                 yield f"launch {launch.id} writes block {block}, which {count} sequences hold"
-
-
-def _planned_blocks(sequence: Sequence, size: int) -> tuple[Block, ...]:
-    return sequence.row[sequence.launched // size :] if sequence.planned else ()
 
 
 @rule("R-COW-2", Fork, Extend)

@@ -47,7 +47,7 @@ class Steppable(Protocol):
         """Return what the adapter says that it called at the last operation."""
 
     def blocks(self) -> tuple[int, int, int]:
-        """Return how many blocks are free, held and quarantined."""
+        """Return how many blocks are free or idle, held, and quarantined."""
 
 
 class Startable(Protocol):

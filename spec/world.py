@@ -51,7 +51,7 @@ class Place(Protocol):
         """Return what makes this place one with others."""
 
     def blocks(self) -> tuple[int, int, int]:
-        """Return how many blocks are free, held and quarantined."""
+        """Return how many blocks are free or idle, held, and quarantined."""
 
     def own_calls(self) -> tuple[str, ...]:
         """Return what an adapter says that it called at the last operation."""

@@ -12,7 +12,7 @@ import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec import shards
 from pagedkv.spec.alphabet import KINDS, Add, Operation, Submit, apply
-from pagedkv.spec.canonical import Key, canonical
+from pagedkv.spec.canonical import StateKey, canonical
 from pagedkv.spec.explore import Report, explore
 from pagedkv.spec.fuzz import run as run_seed
 from pagedkv.spec.fuzz_plan import Plan
@@ -202,9 +202,9 @@ def test_what_matters_changes_the_key() -> None:
     assert tried["swapped"] > 5
 
 
-def futures(state: State) -> Counter[tuple[str, str | Key]]:
+def futures(state: State) -> Counter[tuple[str, str | StateKey]]:
     """Return what every operation leads to: its refusal, or the key of the next state."""
-    after: Counter[tuple[str, str | Key]] = Counter()
+    after: Counter[tuple[str, str | StateKey]] = Counter()
     for operation in all_moves(state, TWO_EACH):
         try:
             after[KINDS[type(operation)], canonical(apply(state, operation)[0])[0]] += 1
@@ -222,7 +222,7 @@ def without_leftovers(state: State) -> State:
 
 def test_states_of_one_key_have_the_same_futures() -> None:
     """What is left out of the key (old epochs, contents that nobody will read or ask for) cannot matter later."""
-    first: dict[Key, State] = {}
+    first: dict[StateKey, State] = {}
     compared = 0
     for seed in range(40):
         random, state = Random(seed), initial(TWO_EACH.config)
