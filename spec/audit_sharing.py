@@ -29,9 +29,8 @@ class PrefixAuditor:
     blocks: Blocks
     pins: dict[Handle, tuple[Block, ...]]
     weights: int
-    have_merged: (
-        bool  # whether a row has ever been pointed at another block: then forks may differ in their first blocks
-    )
+    # Whether a row has ever been pointed at another block: then forks may differ in their first blocks.
+    have_merged: bool
 
     def step_sharing(self, operation: Publish | Pin | Unpin | Clear, outcome: Outcome) -> None:
         """Take an operation that was done, with what was decided in it. Errors: `Broken`."""

@@ -96,9 +96,8 @@ class ForeignPlan(NamedTuple):
     config: Config | None = None  # None: each seed draws one
     operations: int = OPERATIONS
     sharing: bool = True  # whether some runs share prefixes, where the scheduler does
-    aside: frozenset[str] = (
-        frozenset()
-    )  # rules that are no finding: a run ends where one is broken, for its judge cannot go on
+    # Rules that are no finding: a run ends where one is broken, for its judge cannot go on.
+    aside: frozenset[str] = frozenset()
 
     @property
     def lock_step(self) -> bool:

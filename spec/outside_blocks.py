@@ -43,7 +43,8 @@ def room_is_used(step: OutsideStep) -> Lines:
     Nobody: no sequence, no pin, no planned copy; under *fence* no launch in flight either. A prefix index keeps what
     leads to such blocks, too, so with ids known and launches in flight this is not judged there. Who does not offer
     EXACT_SPACE answers for a sequence that is alone: for one that starts in an empty pool, and for one that goes on
-    with a block to spare. Else a manager that refuses everything would be judged for nothing.
+    with a block to spare. Else a manager that refuses everything would be judged for nothing. Nor is it judged where a
+    pin's blocks were not told.
     """
     answer = step.answer
     if not isinstance(answer, Refused):

@@ -34,6 +34,7 @@ LaunchId = int  # counted up from 1, never reused
 Handle = int  # the caller's name of a pin
 Tokens = tuple[int, ...]  # token ids
 Content = tuple[int, int]  # (epoch, position): the prefix that ends there
+Ids = Mapping[int, Mapping[int, int]]  # epoch -> position -> id of that content, where one was told
 
 NULL: Block = 0
 
@@ -140,7 +141,7 @@ class State(NamedTuple):
     evictable: Mapping[Block, int] = {}  # published, no holder, waits for nothing; a larger number: since later
     pins: Mapping[Handle, tuple[Block, ...]] = {}  # holders besides the sequences
     weights: int = 0  # the epoch of the weights now
-    ids: Mapping[int, Mapping[int, int]] = {}  # ghost: epoch -> position -> id of that content, where one was told
+    ids: Ids = {}  # noqa: RUF012  (a Mapping by another name; ghost)
 
 
 def initial(config: Config) -> State:
@@ -173,9 +174,6 @@ def told(state: State, text: tuple[Content, ...]) -> Tokens:
             break
         tokens.append(token)
     return tuple(tokens)
-
-
-Ids = Mapping[int, Mapping[int, int]]
 
 
 def tell(ids: Ids, text: tuple[Content, ...], tokens: Tokens) -> Ids:

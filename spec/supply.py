@@ -141,7 +141,7 @@ def discharge(state: State, choice: Outcome | None) -> Result:
 
 
 def _untouched(state: State, touching: set[Block]) -> set[Block]:
-    """Return the waiting blocks that no device work may touch, and no published block that they lead to."""
+    """Return the waiting blocks that may end their wait: no device work may touch them, or a published block behind."""
     waiting = state.quarantine.keys() - touching
     return waiting - _leading_to(state, state.quarantine.keys() - waiting)
 
