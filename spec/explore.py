@@ -3,8 +3,8 @@
 Why this is the strongest check there is: most faults of a cache manager show with two or three blocks, two sequences
 and two launches in flight, if the right few operations come in the right order. A breadth-first walk tries every
 order, so what it finds comes with the shortest possible counterexample, and what it does not find is not there,
-within the scope that it prints. (Jackson's small-scope hypothesis; model checkers such as TLC report states, edges
-and depth in the same way.)
+within the scope that it prints; `moves` says which operations those are, and of which refusals an example is tried.
+(Jackson's small-scope hypothesis; model checkers such as TLC report states, edges and depth in the same way.)
 
 States that differ in names alone are visited once (`canonical`). With `pairs` a state is what the spec and the manager
 hold together, hidden state included; without, it is the spec's state, which is far less and assumes that the manager

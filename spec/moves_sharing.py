@@ -110,7 +110,10 @@ def truly(state: State, wished: Mapping[Name, Tokens]) -> Telling:
 
 
 def sharing_moves(state: State, live: list[Name], stranger: Name, rows: int, sharing: Sharing) -> Iterator[Operation]:
-    """Yield every operation on prefixes within a scope, those to be refused included."""
+    """Yield every operation on prefixes within a scope, in batches of at least one row, and examples of each refusal.
+
+    A publication of no row publishes nothing, and is an edge of states without live sequences alone.
+    """
     for size in range(1, rows + 1):
         for batch in permutations(live, size):
             for tokens in product(*(list(_tellings(state, name, sharing)) for name in batch)):
@@ -124,6 +127,8 @@ def sharing_moves(state: State, live: list[Name], stranger: Name, rows: int, sha
         yield Publish(((one, ()), (one, ())))
         yield Publish(((one, _too_many(state, one)),))
         yield Publish(((one, ()),), 4)
+    else:
+        yield Publish(())
     yield from _pins(state, sharing)
     yield Clear()
 
