@@ -33,7 +33,7 @@ class Scope(NamedTuple):
 
 
 def all_moves(engine: Engine, scope: Scope) -> Iterator[Operation]:
-    """Yield every operation within a scope, those to be refused included."""
+    """Yield every operation within a scope, and examples of each refusal; of several takers one is stopped, or all."""
     if len(engine.jobs) < scope.live:
         fresh = next(id_ for id_ in range(scope.live) if id_ not in engine.jobs)  # ids not in use are alike
         yield from (Submit(request._replace(id=fresh)) for request in scope.requests)
