@@ -124,18 +124,24 @@ class BlockCache(PrefixSharing):
             raise TooLong(f"sequence {name} needs {shown(need)} blocks and the whole pool has {self.blocks}")
         if need > self.blocks - pool.taken and need > pool.available:
             raise NoSpace(f"no space for sequence {name}: blocks needed {need}, available {pool.available}")
-        if need > tables.columns or not tables.free_rows:
-            tables.make_room(need, 1)
+        if need > tables.columns or not tables.free_rows or salt != 0:
+            self._make_room(need, salt)
         self._operations += 1
         blocks = pool.take(need).astype(np.int32)
         row = tables.begin(name, self._operations, count, blocks)
-        if salt != 0 or self._sharing is not None:
+        if self._sharing is not None:
             self._begin_unknown(row, salt)
         if self._journal is not None:
             self._journal.add(name, count, blocks.tolist(), salt=salt)
         if pool.held + pool.quarantined + pool.idle != pool.taken:
             raise CorruptState(LOST)
         return Added(row, blocks)
+
+    def _make_room(self, blocks: int, salt: int) -> None:
+        """Make room for a row of so many blocks, and for what is noted of a tenant's; nothing has changed before."""
+        if salt != 0 and self._sharing is None:
+            self._start_sharing()
+        self._tables.make_room(blocks, 1)
 
     def _add_by(self, name: int, tokens: SupportsIndex | Integers, salt: int) -> Added:
         """Add a sequence by the ids of its tokens, or by a count that isn't Python's own integer."""

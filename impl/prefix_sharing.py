@@ -17,7 +17,7 @@ from typing import SupportsIndex
 import numpy as np
 
 from . import arguments, idle_blocks
-from .arguments import Integers, integer, shown
+from .arguments import Integers, integer
 from .arithmetic import blocks_needed
 from .arrays import NO_BLOCKS, NO_IDS, IndexArray, Int32Array
 from .events import Event, EventLog
@@ -78,10 +78,14 @@ class PrefixSharing(CacheViews):
         """
         names, ids = arguments.names(seqs), arguments.token_ids(tokens)
         amounts = arguments.counts(counts, names.size)
-        told = amounts * names.size if isinstance(amounts, int) else int(amounts.sum())
-        least = amounts if isinstance(amounts, int) else int(amounts.min(initial=0))
-        if told != ids.size or least < 0:
-            raise InvalidArgument(f"{shown(ids.size)} token ids are given, and counts that say {shown(told)}")
+        if not names.size:
+            amounts = 0  # of nobody
+        if isinstance(amounts, int):
+            fits = amounts >= 0 and amounts * names.size == ids.size
+        else:  # one beyond all ids could make the sum overflow
+            fits = amounts.min() >= 0 and amounts.max() <= ids.size and int(amounts.sum()) == ids.size
+        if not fits:
+            raise InvalidArgument(f"token ids given: {ids.size}; counts must be at least 0 and sum to that")
         retention = retention if type(retention) is int else integer("a retention", retention)
         sharing = self._sharing or self._start_sharing()
         batch = self._tables.names.resolve(names)
@@ -208,8 +212,8 @@ class PrefixSharing(CacheViews):
 
     def _begin_unknown(self, row: int, salt: int) -> None:
         """Note a sequence that was added by a count: it may be told its ids later."""
-        sharing = self._sharing or self._start_sharing()
-        sharing.knowledge.begin(row, 0, salt, 0 if self._prefix_cache else CLOSED)
+        assert self._sharing is not None
+        self._sharing.knowledge.begin(row, 0, salt, 0 if self._prefix_cache else CLOSED)
 
     def _room(self, ids: Int32Array, salt: int) -> tuple[int, int, IndexArray]:
         """Return (need, available, hits) of a prompt."""

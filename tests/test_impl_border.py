@@ -142,3 +142,48 @@ def test_explore_sees_what_kernels_are_told(fault: type[Implementation], said: s
     report = explore(Settings(Scope(Config(2, 1, 1, 1), 2, 2, 1), fault))
     assert report.broken is not None
     assert f"the {said} told are" in report.broken.detail
+
+
+LARGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize("counts", [[LARGEST, 1, LARGEST, 1], [-1, 1, 0, 0], 2**62, 2**64, -1])
+def test_counts_of_ids_that_sum_to_what_is_told_by_overflow_alone(counts: Any) -> None:
+    cache = BlockCache(40, 4)
+    for seq in (1, 2, 3, 4):
+        cache.add(seq, [seq, 2, 3])
+    cache.extend([1, 2, 3, 4])
+    cache.retire(cache.launch([1, 2, 3, 4], 4).id)
+    with pytest.raises(InvalidArgument, match="token ids given: 0; counts must be at least 0 and sum to that"):
+        cache.publish([1, 2, 3, 4], [], counts)
+    assert cache.published().size == 0
+    cache.check()
+
+
+@pytest.mark.parametrize("counts", [1, -1, 2**64])
+def test_a_count_of_nobodys_ids_says_nothing(counts: int) -> None:
+    assert BlockCache(4, 4).publish([], [], counts).blocks.size == 0
+
+
+def test_a_tenants_sequence_for_which_there_is_no_memory_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    with BlockCache(1000, 2**45, journal=path) as cache:
+        with pytest.raises(InvalidArgument, match="no memory for the token ids"):
+            cache.add(1, 5, salt=7)
+        assert (cache.sequences(), cache.counts.held) == ([], 0)
+        cache.add(1, 5)
+        cache.release(1)
+        cache.check()
+    assert audit(path).sequences_left == 0
+
+
+def test_what_is_published_stays_as_it_is_though_a_sibling_is_told_other_ids() -> None:
+    """Two forks share their contents, so one of these two is told what is not so; the first one counts (R-COW-4)."""
+    cache = BlockCache(20, 2)
+    cache.add(1, 2)
+    cache.retire(cache.launch([1], 2).id)
+    cache.fork(1, 2)
+    assert cache.publish([1], [1, 1], 2).blocks.tolist() == [1]
+    assert cache.publish([2], [5, 5], 2).blocks.size == 0
+    cache.check()
+    assert (cache.match([1, 1, 0]), cache.match([5, 5, 0])) == (2, 0)

@@ -55,7 +55,44 @@ TAIL_TO_BE_COPIED = (
     *(Publish(((3, (1, 2, 3, 4)),)), Release(3)),
 )
 
+# Sequence 1, merged into block 1, knows the tail behind it; 2 is still to copy that tail, and knows another block
+# before it. So it stays unpublished, whoever asks for it, by itself or in a batch.
+SOURCE_OF_A_COPY = (
+    *(Add(3, (1, 1, 9)), *done(1, (3, 3)), Publish(((3, ()),))),
+    *(Add(1, 3), *done(2, (1, 3)), Fork(1, 2), Extend(((2, 1),)), Extend(((1, 1),)), *done(3, (1, 1))),
+    *(Publish(((1, (1, 1)),)), Publish(((1, (2, 2)),)), Release(1), Release(3)),
+)
+SOURCE_OF_A_COPY_IN_A_BATCH = (
+    *(Add(3, (1, 1, 9)), *done(1, (3, 3)), Publish(((3, ()),))),
+    *(Add(4, (7, 7)), Extend(((4, 2),)), *done(2, (4, 4)), Publish(((4, ()),))),
+    *(Add(1, 3), *done(3, (1, 3)), Fork(1, 2), Extend(((2, 1),)), Extend(((1, 1),)), *done(4, (1, 1))),
+    *(Publish(((1, (1, 1)),)), Publish(((1, (2, 2)), (4, (5, 5)))), Release(1), Release(3)),
+)
+# The same, but 2 holds the tail, and copies nothing.
+SHARED_BEHIND_ANOTHER = (
+    *(Add(3, (1, 1, 9)), *done(1, (3, 3)), Publish(((3, ()),))),
+    *(Add(1, 4), *done(2, (1, 4)), Fork(1, 2), Publish(((1, (1, 1)),)), Publish(((1, (2, 2)),))),
+)
+# What sequence 1 publishes in a batch, behind a block that it was merged into, a launch of its fork still reads.
+PARENT_WAITS_IN_A_BATCH = (
+    *(Add(3, (1, 1, 9)), *done(1, (3, 3)), Publish(((3, ()),))),
+    *(Add(4, (7, 7)), Extend(((4, 2),)), *done(2, (4, 4)), Publish(((4, ()),))),
+    *(Add(1, 4), *done(3, (1, 4)), Fork(1, 2), Publish(((1, (1, 1)),)), Extend(((2, 1),)), Submit(((2, 1),))),
+    *(Release(2), Publish(((1, (2, 2)), (4, (5, 5)))), Release(1), Release(3), Execute(4), Retire(4)),
+)
+# In one batch 1 is merged into block 1 and publishes behind it, and 5, later in the batch, has the same two blocks.
+CHILD_OF_THE_SAME_BATCH = (
+    *(Add(3, (1, 1, 9)), *done(1, (3, 3)), Publish(((3, ()),))),
+    *(Add(5, (1, 1, 2)), Extend(((5, 1),)), *done(2, (5, 2)), Add(1, 4), *done(3, (1, 4))),
+    *(Publish(((1, (1, 1, 2, 2)), (5, (2,)))), Release(1), Release(5)),
+)
+
 PINNED = {
+    "a block that another will copy stays unpublished": (Config(10, 2, 1, 2), SOURCE_OF_A_COPY),
+    "the same in a batch": (Config(20, 2, 1, 2), SOURCE_OF_A_COPY_IN_A_BATCH),
+    "a block that another holds behind its own": (Config(10, 2, 1, 2), SHARED_BEHIND_ANOTHER),
+    "a parent waits for a child that was published in a batch": (Config(20, 2, 1, 2), PARENT_WAITS_IN_A_BATCH),
+    "a parent gets its child within the batch": (Config(20, 2, 1, 2), CHILD_OF_THE_SAME_BATCH),
     "a parent waits for its child": (Config(5, 1, 1, 2), PARENT_WAITS),
     "a parent waits, though it was merged before": (Config(5, 1, 1, 2), PARENT_WAITS_THOUGH_MERGED_BEFORE),
     "a tail that is to be copied": (Config(5, 2, 1, 4), TAIL_TO_BE_COPIED),
