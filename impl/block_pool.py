@@ -30,7 +30,7 @@ from typing import Self
 
 import numpy as np
 
-from .arrays import NO_IDS, IndexArray, Int32Array, Int64Array
+from .arrays import NO_IDS, IndexArray, Int32Array
 from .events import EventLog
 from .fences import LARGEST_INT32, Fences
 from .launches import LaunchLog
@@ -183,15 +183,16 @@ class BlockPool:
                 self.fences.raise_to(ids[:touched], stream, fence)
         return self._free_or_wait(self._orphans(ids))
 
-    def plan_copies(self, sources: IndexArray, fences: Int64Array) -> None:
-        """Turn holders of these blocks into readers: a source may stand several times, and keeps a holder.
+    def plan_copies(self, sources: IndexArray) -> None:
+        """Turn holders of these blocks into readers: a source may stand several times, and keeps a holder. O(sources).
 
-        `fences` is [streams, sources]: up to where the launches of each leaving holder go. O(sources x streams).
+        Who leaves merges no fences: a sequence is forked when all it has is launched, and has a tail of its own before
+        it launches more. So whoever shares a partly filled tail has the same launches in flight on it, and who stays
+        keeps their fences.
         """
         np.subtract.at(self.co_holders, sources, 1)
         assert not np.count_nonzero(self.co_holders[sources] < 0), "R-COW-2: the last holder of a block copied it"
         self.shared_edges -= sources.size
-        self.fences.merge(sources, fences)
         for source in sources.tolist():
             self.copy_readers[source] = self.copy_readers.get(source, 0) + 1
 

@@ -107,8 +107,6 @@ class BlockTables:
         row = self._begin_like(old, name, int(self.names.epoch_of[old]), launches)
         if old in self.ancestors:
             self.ancestors[row] = self.ancestors.pop(old)
-        if self.knowledge is not None:
-            self.knowledge.end(old)
         if old in self.copies:
             self.copies[row] = self.copies.pop(old)
             self.copying[row], self.copying[old] = True, False
@@ -120,8 +118,6 @@ class BlockTables:
         self.names.unbind(name, row)
         if self.ancestors:
             self.ancestors.pop(row, None)
-        if self.knowledge is not None:
-            self.knowledge.end(row)
         self.retire_row(row, launches)
 
     def end_at_once(self, name: int, row: int) -> Int32Array:
@@ -129,8 +125,6 @@ class BlockTables:
         self.names.unbind(name, row)
         if self.ancestors:
             self.ancestors.pop(row, None)
-        if self.knowledge is not None:
-            self.knowledge.end(row)
         entries = self.blocks(row)
         blocks = entries.copy()
         entries.fill(0)

@@ -192,6 +192,16 @@ class BlockCache(PrefixSharing):
             raise CorruptState(LOST)
         return freed
 
+    def make_room(self, blocks: int) -> None:
+        """Make room in the table for rows of so many blocks, before there is one.
+
+        Refused: `InvalidArgument`, if there is no memory for that. O(1) where there is room, else O(table).
+        """
+        try:
+            self._tables.make_room(blocks)
+        except MemoryError:
+            raise InvalidArgument(f"no memory for a table with rows of {blocks} blocks: ask for less") from None
+
     # ---- steps ------------------------------------------------------------------------------------------------------
 
     def extend(self, seqs: Integers, counts: SupportsIndex | Integers = 1) -> Extension:

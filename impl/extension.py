@@ -155,7 +155,7 @@ def _copy_tails(
     copiers = rows[plan.copying]
     sources, targets = tables.tail[copiers], taken[plan.targets]
     _, extents = tables.paging.locate(plan.length[plan.copying])
-    pool.plan_copies(sources, tables.fences[:, copiers])
+    pool.plan_copies(sources)
     tables.table[copiers, plan.have[plan.copying] - 1] = targets
     tables.copying[copiers] = True
     if pool.index is not None:

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .arrays import IndexArray, Int64Array
+from .arrays import IndexArray
 from .launches import LaunchLog
 
 LARGEST_INT32 = 2**31 - 1
@@ -23,7 +23,7 @@ LARGEST_INT32 = 2**31 - 1
 class Fences:
     """Fences of blocks 0 to `blocks`, on every stream of a launch log.
 
-    Written: `set_row`, `raise_to`, `merge`, `cover`. Read: `late`, `equal`, `of`, `pending`.
+    Written: `set_row`, `raise_to`, `cover`. Read: `late`, `equal`, `of`, `pending`.
     """
 
     __slots__ = ("_base", "launches", "newest", "newest_held")
@@ -35,13 +35,13 @@ class Fences:
         self.newest_held = 0  # no block that is held has a newer fence; most fences are of blocks that nobody holds
 
     def set_row(self, ids: IndexArray, fences: list[int]) -> int:
-        """Give a row's fences to its blocks, whose own have all retired; return the first that has not. O(ids)."""
-        first = 0
+        """Give a row's fences to its blocks, whose own have all retired; return one that has not. O(ids)."""
+        pending = 0  # any will do: a block waits for one after the other
         for stream, fence in enumerate(fences):
             if fence > self.launches.retired[stream]:
                 self.newest[stream][ids] = fence - self._base_for(stream, fence)
-                first = first or fence
-        return first
+                pending = fence
+        return pending
 
     def raise_to(self, ids: IndexArray, stream: int, fence: int) -> None:
         """Raise the fences of blocks on one stream to at least `fence`, if that has not retired. O(ids)."""
@@ -50,14 +50,6 @@ class Fences:
             self.newest_held = max(self.newest_held, fence)
             fences = self.newest[stream]
             fences[ids] = np.maximum(fences[ids], relative)
-
-    def merge(self, ids: IndexArray, fences: Int64Array) -> None:
-        """Raise the fences of blocks to at least `fences`, [streams, ids]; an id may stand several times. O(ids)."""
-        for stream, fence in enumerate(fences.max(axis=1).tolist()):
-            if fence > self.launches.retired[stream]:
-                relative = np.maximum(fences[stream] - self._base_for(stream, fence), 0)
-                self.newest_held = max(self.newest_held, fence)
-                np.maximum.at(self.newest[stream], ids, relative.astype(np.int32))
 
     def cover(self, chain: IndexArray) -> None:
         """Raise each block's fences to at least those of the blocks behind it in a chain. O(chain)."""

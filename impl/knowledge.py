@@ -25,11 +25,11 @@ class Knowledge:
     def __init__(self, rows: int, published: int) -> None:
         self.known = np.zeros(rows, np.int64)  # leading positions whose token ids are known
         self.salts = np.zeros(rows, np.int64)
-        # Leading blocks that are published, as far as this row has seen; or CLOSED.
+        # Leading blocks that are published, as far as this row has seen (fewer than are costs time alone); or CLOSED.
         self.published = np.full(rows, published, np.int64)
 
     def begin(self, row: int, known: int, salt: int, published: int) -> None:
-        """Note what is known of a new sequence. O(1)."""
+        """Note what is known of a new sequence; what its row knew before it counts no more. O(1)."""
         self.known[row] = known
         self.salts[row] = salt
         self.published[row] = published
@@ -38,10 +38,6 @@ class Knowledge:
         """Let a row know what another does. O(1)."""
         for field in self._fields():
             field[twin] = field[row]
-
-    def end(self, row: int) -> None:
-        """Forget a row. O(1)."""
-        self.begin(row, 0, 0, 0)
 
     def close(self) -> None:
         """Let no sequence that lives publish any more, since weights have changed. O(rows)."""

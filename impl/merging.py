@@ -93,7 +93,7 @@ class RowsToPublish:
         """Publish a block for each of these rows, behind a parent without a child."""
         self.sharing.index.insert_leaves(leaves, parents)
         self._retain(leaves)
-        self.sharing.knowledge.published[rows] = reach
+        self.sharing.knowledge.published[rows] = reach  # else they would be looked at again
         if self.pool.fences.newest_held >= self.pool.launches.oldest:
             for row, end in zip(rows.tolist(), reach.tolist(), strict=True):
                 cover_chain(self.tables, self.pool, row, end)
@@ -102,8 +102,7 @@ class RowsToPublish:
         """Return which rows have one block to publish, of theirs alone, with a key that nobody has or will have."""
         pool, index = self.pool, self.sharing.index
         plain: NDArray[np.bool_] = (self.reach - self.first == 1) & (self.first > 0)
-        plain &= ~index.published[blocks]
-        plain &= index.childless(parents)
+        plain &= index.childless(parents)  # so none is published by a sibling: it would be its parent's child
         if pool.copy_readers:
             plain &= ~np.isin(blocks, list(pool.copy_readers))
         if pool.shared_edges:
@@ -170,7 +169,7 @@ class RowsToPublish:
         tables.table[row, columns] = found
         length = tables.blocks(row).size
         if columns[-1] == length - 1:
-            tables.tail[row] = found[-1]
+            tables.tail[row] = found[-1]  # read by nobody before the row grows, for it is full
         self.freed.append(pool.drop(old, old.size, tables.fences_of(row)))
         self.merges += zip([name] * found.size, columns.tolist(), old.tolist(), found.tolist(), strict=True)
         edited = np.arange(length) if moves else columns

@@ -161,9 +161,8 @@ def _written(tables: BlockTables, pool: BlockPool, batch: Batch) -> Int64Array:
         else:
             if pending is None:
                 pending = np.full(tables.allocated.size, np.iinfo(np.int64).max)
-            own = tables.names.epoch_of[launch.rows] == launch.epochs
-            at = launch.rows[own]
-            pending[at] = np.minimum(pending[at], launch.starts[own])
+            at = launch.rows  # whoever has such a row has had it since the launch: it is used again when none reads it
+            pending[at] = np.minimum(pending[at], launch.starts)
     if pending is not None:
         np.minimum(done, pending[rows], out=done)
     for place in (tables.born_after[rows] >= pool.launches.oldest).nonzero()[0].tolist():

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from .arrays import NO_IDS, IndexArray, grown
 
 CLASSES = 4
-FIRST_CAPACITY = 64
+FIRST_CAPACITY = 8
 NOWHERE = 0  # in `_place`; entries of a log are counted from 1
 
 
@@ -222,7 +222,7 @@ class Retention:
         self._heirs[parent, level] -= 1
         while parent:
             before = self.effective.item(parent)
-            heirs = self._heirs[parent].nonzero()[0]
+            heirs = self._heirs[parent].nonzero()[0]  # any would do for the order: those of lower classes go first
             after = max(self.own.item(parent), int(heirs[-1]) if heirs.size else 0)
             if after == before:
                 return

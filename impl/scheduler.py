@@ -27,6 +27,7 @@ import numpy as np
 
 from . import arguments
 from .arguments import Integers, integer, shown
+from .arithmetic import blocks_needed
 from .arrays import IndexArray
 from .cache import BlockCache
 from .plans import NOTHING, NOTHING_CAME, Completion, Plan, Preemption
@@ -63,8 +64,8 @@ class Scheduler(SchedulerViews):
         """Take a request in; it waits. Return the names that its samples' sequences will have.
 
         Refused: `Duplicate` (its id is live), `Empty`, `BadCount` (outputs, samples, priority), `TooLong` (the whole
-        pool could not hold it), `Draining`, `InvalidArgument` (also a number for a prompt after `require_token_ids`).
-        O(prompt + log waiting).
+        pool could not hold it), `Draining`, `InvalidArgument` (also a number for a prompt after `require_token_ids`,
+        and a row that is too long for memory). O(prompt + log waiting).
         """
         if not isinstance(request, Request):
             raise InvalidArgument(f"a request must be a Request(id, prompt, outputs), not {shown(request)}")
@@ -78,6 +79,7 @@ class Scheduler(SchedulerViews):
             raise InvalidArgument(f"request {request_id} has a number for a prompt: to compute it takes token ids")
         if self._draining:
             raise Draining(f"request {request_id} comes after drain(): nothing is taken in any more")
+        cache.make_room(blocks_needed(live.prompt_tokens + live.outputs - 1, cache.block_size))
         self._next_name = live.names.stop
         serving.live[request_id] = live
         serving.waiting.push(live)

@@ -118,6 +118,3 @@ def _check_knowledge(tables: BlockTables, sharing: Sharing) -> None:
             same = not blocks.size or index.salts[blocks[0]] == knowledge.salts[row]
             must(bool(same), f"R-HASH-1: sequence {name} holds blocks of another salt")
             must(known >= blocks.size * index.block_size, f"R-HASH-4: blocks of sequence {name} are published unknown")
-    unused = np.ones(knowledge.known.size, bool)
-    unused[list(tables.names.row_of.values())] = False
-    must(not knowledge.known[unused].any(), "a row without sequence knows tokens")

@@ -109,10 +109,10 @@ class EdgeKept(Faulty):
 
         __slots__ = ()
 
-        def plan_copies(self, sources: Any, fences: Any) -> None:
+        def plan_copies(self, sources: Any) -> None:
             np.add.at(self.co_holders, sources, 1)
             self.shared_edges += sources.size
-            super().plan_copies(sources, fences)
+            super().plan_copies(sources)
 
 
 class DoubleFree(Faulty):

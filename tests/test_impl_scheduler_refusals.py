@@ -1,9 +1,11 @@
 """What a scheduler refuses: by which name, in which order, with nothing lost; and the journal of it all audits."""
 
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
+from pagedkv.impl import block_tables
 from pagedkv.impl.cache import BlockCache
 from pagedkv.impl.refusals import (
     BadCount,
@@ -96,6 +98,19 @@ def test_a_cache_that_is_at_work_is_refused() -> None:
         Scheduler(cache, Limits())
     cache.retire(launch.id)
     assert Scheduler(cache, Limits()).requests() == []
+
+
+def test_a_request_whose_row_is_too_long_for_memory_is_refused_before_it_waits() -> None:
+    """It was taken in, and taken from those who wait, and then lost: `schedule` had no memory for its row."""
+    engine = Scheduler(BlockCache(2**16, 2**40), Limits())
+    before = seen(engine)
+    with mock.patch.object(block_tables, "grown", side_effect=MemoryError), pytest.raises(InvalidArgument) as refusal:
+        engine.submit(Request(1, 2**56, 1))
+    assert str(refusal.value) == "no memory for a table with rows of 65536 blocks: ask for less"
+    assert seen(engine) == before
+    engine.submit(Request(1, 2**46, 1))
+    assert engine.cache.table.shape[1] == 64, "as it was made"
+    assert engine.schedule().admitted[0].tokens == 2**46
 
 
 @pytest.mark.parametrize(("request_", "reason"), BAD_REQUESTS, ids=str)
