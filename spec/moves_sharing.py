@@ -198,8 +198,7 @@ def _draw_publish(state: State, _names: int, random: Random) -> Operation | None
     return Publish(truly(state, wished), random.choice(_RETENTIONS)) if batch else None
 
 
-def draw_pin(state: State, _names: int, random: Random) -> Operation | None:
-    """Draw a prefix to pin, where there is one and a handle to pin it with."""
+def _draw_pin(state: State, _names: int, random: Random) -> Operation | None:
     unused = [handle for handle in _HANDLES if handle not in state.pins]
     keys = sorted(state.prefixes) or known_texts(state)
     if not (keys and unused):
@@ -217,7 +216,7 @@ def _draw_clear(state: State, _names: int, random: Random) -> Operation | None:
 
 
 # Each kind as often as it is drawn, beside those of an alphabet without sharing.
-DRAWN_TOO = (*[_draw_prompt] * 4, *[_draw_publish] * 6, draw_pin, *[_draw_unpin] * 2, _draw_clear)
+DRAWN_TOO = (*[_draw_prompt] * 4, *[_draw_publish] * 6, _draw_pin, *[_draw_unpin] * 2, _draw_clear)
 
 
 def odd_sharing_move(state: State, names: int, random: Random) -> Operation:
@@ -234,7 +233,7 @@ def odd_sharing_move(state: State, names: int, random: Random) -> Operation:
             lambda: Publish(((one, (0,) * (unknown + 1)),)),
             lambda: Publish(((one, ()),), random.choice((-1, 4))),
             lambda: Pin(random.choice([*state.pins, 9]), ()),
-            lambda: Pin(9, (9,) * state.config.block_size),
+            lambda: Pin(9, (2,) * state.config.block_size),
             lambda: Unpin(9),
         )
     )()
