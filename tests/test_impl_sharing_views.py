@@ -181,7 +181,6 @@ CORRUPTIONS: list[tuple[Callable[[BlockCache], None], str]] = [
     (lambda cache: state(cache)[2].pins.update({1: np.array([2])}), r"R-OWN"),
     (in_knowledge("known", 1, 6), r"R-CAP-2: sequence 2 knows more"),
     (in_knowledge("known", 1, 3), r"R-HASH-4"),
-    (in_knowledge("known", 2, 3), r"a row without sequence knows tokens"),
     (in_knowledge("published", 1, 3), r"R-HASH-3: sequence 2 takes blocks for published"),
     (in_knowledge("salts", 1, 3), r"R-HASH-1: sequence 2 holds blocks of another salt"),
     (in_knowledge("published", 1, 9), r"R-HASH-3: sequence 2 has published more blocks than it has"),
