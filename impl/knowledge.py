@@ -25,7 +25,7 @@ class Knowledge:
     def __init__(self, rows: int, published: int) -> None:
         self.known = np.zeros(rows, np.int64)  # leading positions whose token ids are known
         self.salts = np.zeros(rows, np.int64)
-        # Leading blocks that are published, as far as this row has seen; or CLOSED.
+        # Leading blocks that are published, as far as this row has seen (fewer than are costs time alone); or CLOSED.
         self.published = np.full(rows, published, np.int64)
 
     def begin(self, row: int, known: int, salt: int, published: int) -> None:

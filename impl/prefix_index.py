@@ -68,7 +68,7 @@ class PrefixIndex:
         self.salts = np.zeros(blocks + 1, np.int64)
         # One of its children, which came while there was no other successor; 0: there is none such, perhaps forks.
         self._successors = np.zeros(blocks + 1, np.intp)
-        self._forks = np.zeros(blocks + 1, np.int32)  # children besides the successor
+        self._forks = np.zeros(blocks + 1, np.int32)  # children besides the successor; too many costs time alone
         self._roots: dict[Branch, int] = {}  # (salt, page) -> block
         self._branches: dict[Branch, int] = {}  # (parent, page) -> block, for children that are no successors
         self._runs: dict[int, IndexArray] = {}  # head -> blocks that were published behind it in one go

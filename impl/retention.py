@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from .arrays import NO_IDS, IndexArray, grown
 
 CLASSES = 4
-FIRST_CAPACITY = 64
+FIRST_CAPACITY = 8
 NOWHERE = 0  # in `_place`; entries of a log are counted from 1
 
 

@@ -305,4 +305,18 @@ class ForkTakenForWritten(SharingFaulty):
                 return super().publish(*arguments)
 
 
+class HeadKept(SharingFaulty):
+    """When the log of evictable blocks is full and its dead entries are dropped, it is still read from where it was."""
+
+    class retention(Retention):  # noqa: N801  (named as the attribute that it is)
+        """Move the entries, and not the head."""
+
+        __slots__ = ()
+
+        def _compact(self, level: int, more: int) -> None:
+            head = self._logs[level].head
+            super()._compact(level, more)
+            self._logs[level].head = head
+
+
 SHARING_FAULTS: tuple[type[SharingFaulty], ...] = tuple(SharingFaulty.__subclasses__())

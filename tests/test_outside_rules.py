@@ -42,6 +42,7 @@ SEEN: dict[Any, str] = {
     faults.OffByOne: "R-TAB-1",
     faults.LateCompletion: "R-LIFE-1",
     faults.RefusedBatchKeepsBlock: "R-TXN-1",
+    sharing.HeadKept: "R-OWN-5",
     sharing.OtherTenantsHit: "R-HASH-1",
     sharing.WholePromptHit: "R-HASH-5",
     sharing.PublishedUnwritten: "R-LIFE-2",

@@ -73,6 +73,7 @@ class Deep(NamedTuple):
 DEEP = {
     faults.FencesNotHandedUp: Deep(Config(8, 1, 2, 4), "R-EVICT-2", 16),
     faults.SiblingForgotten: Deep(Config(4, 1, 1, 1), "R-EVICT-2", 19),
+    faults.HeadKept: Deep(Config(7, 4, 1, 2), "R-OWN-2", 30),
     faults.ForkTakenForWritten: Deep(Config(6, 3, 2, 3), "R-HASH-4", 13),
 }
 ENOUGH = 60_000  # operations in these worlds; the first took 7,000
