@@ -55,8 +55,8 @@ class Scope(NamedTuple):
 def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
     """Yield every operation within a scope, in batches of at least one row, and examples of each refusal.
 
-    An extension of no row does nothing, and is an edge of states without live sequences alone: of all, it would cost a
-    seventh of a walk. A launch of no row leads to more states, and is drawn by lot alone.
+    An extension of no row, which does nothing, is left out: it would cost a seventh of a walk, and count as one that
+    fired. A launch of no row leads to more states, and is drawn by lot alone.
     """
     names = range(1, scope.sequences + 1)
     live = [name for name in names if name in state.sequences]
@@ -78,8 +78,6 @@ def all_moves(state: State, scope: Scope) -> Iterator[Operation]:
     if live:
         yield Extend(((live[0], 1), (live[0], 1)))
         yield Submit(((live[0], 1), (live[0], 1)))
-    else:
-        yield Extend(())
     yield from (Execute(launch.id) for launch in state.launches if ready(state, launch))
     yield from (Retire(launch.id) for launch in state.launches if launch.executed)
     yield Retire(state.issued + 1)

@@ -112,7 +112,7 @@ def truly(state: State, wished: Mapping[Name, Tokens]) -> Telling:
 def sharing_moves(state: State, live: list[Name], stranger: Name, rows: int, sharing: Sharing) -> Iterator[Operation]:
     """Yield every operation on prefixes within a scope, in batches of at least one row, and examples of each refusal.
 
-    A publication of no row publishes nothing, and is an edge of states without live sequences alone.
+    A publication of no row, which publishes nothing, is left out as well.
     """
     for size in range(1, rows + 1):
         for batch in permutations(live, size):
@@ -127,8 +127,6 @@ def sharing_moves(state: State, live: list[Name], stranger: Name, rows: int, sha
         yield Publish(((one, ()), (one, ())))
         yield Publish(((one, _too_many(state, one)),))
         yield Publish(((one, ()),), 4)
-    else:
-        yield Publish(())
     yield from _pins(state, sharing)
     yield Clear()
 

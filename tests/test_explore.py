@@ -11,16 +11,15 @@ from typing import Any
 import pytest
 from pagedkv.bench.adapter import Implementation
 from pagedkv.spec import shards
-from pagedkv.spec.alphabet import KINDS, Add, Extend, Operation, Publish, Submit, apply
+from pagedkv.spec.alphabet import KINDS, Add, Operation, Submit, apply
 from pagedkv.spec.canonical import StateKey, canonical
 from pagedkv.spec.explore import Report, explore
 from pagedkv.spec.fuzz import run as run_seed
 from pagedkv.spec.fuzz_plan import Plan
 from pagedkv.spec.moves import Scope, all_moves, draw_move, possible
 from pagedkv.spec.moves_sharing import Sharing
-from pagedkv.spec.outcome import Outcome, Rows, Telling
 from pagedkv.spec.reference import Reference
-from pagedkv.spec.refusals import Broken, Reason, Refused
+from pagedkv.spec.refusals import Broken, Refused
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Config, Copy, State, initial
 from pagedkv.spec.traces import Case, tell
@@ -307,29 +306,3 @@ def test_every_order_of_a_batch_is_tried() -> None:
     state, _ = apply(state, Add(2, 1))
     batches = [move.rows for move in all_moves(state, SMALL._replace(rows=2)) if isinstance(move, Submit)]
     assert {((1, 1), (2, 1)), ((2, 1), (1, 1)), ((1, 1), (1, 1))} <= set(batches)
-
-
-class Strict(Reference):
-    """Has no batch without rows."""
-
-    def extend(self, rows: Rows) -> Outcome:
-        if not rows:
-            raise Refused(Reason.EMPTY)
-        return super().extend(rows)
-
-
-class StrictToPublish(Reference):
-    """The same, where ids are told."""
-
-    def publish(self, rows: Telling, retention: int) -> Outcome:
-        if not rows:
-            raise Refused(Reason.EMPTY)
-        return super().publish(rows, retention)
-
-
-@pytest.mark.parametrize(("kind", "operation"), [(Strict, Extend(())), (StrictToPublish, Publish(()))])
-def test_batches_without_rows_are_tried(kind: type[Reference], operation: Operation) -> None:
-    report = explore(Settings(SMALL._replace(sharing=Sharing()), kind))
-    assert report.trace == [operation]
-    assert report.broken is not None
-    assert report.broken.rule == "R-TXN-1"
