@@ -16,7 +16,6 @@ from pagedkv.bench.progress import LateSpinner
 from pagedkv.bench.result_files import output_file, write_json
 from pagedkv.bench.scheduler_options import PolicyName
 from pagedkv.bench.search_options import output_folder
-from pagedkv.bench.step_calibration import calibrate
 from pagedkv.bench.step_time import StepTime, read_step_time
 from rich.console import Console
 
@@ -76,6 +75,8 @@ def clock_settings(policy: PolicyName, step_ms: float | None, given: Mapping[str
 
 def _calibrated() -> StepTime:
     """Measure a model on this machine, print it and save it."""
+    from pagedkv.bench.step_calibration import calibrate  # noqa: PLC0415  (torch takes seconds to import)
+
     output_folder(CALIBRATION_FILE.parent, None)
     with LateSpinner("calibration") as spinner:
         calibration = calibrate(on_batch=spinner.says)

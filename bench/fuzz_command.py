@@ -39,12 +39,10 @@ from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_drivers import ForeignPlan
 from pagedkv.spec.fuzz import fuzz
 from pagedkv.spec.fuzz_plan import HIT, AnyPlan, Plan
-from pagedkv.spec.fuzz_tally import Tally
-from pagedkv.spec.machine import Hunted, hunt
+from pagedkv.spec.fuzz_tally import Hunted, Tally
 from pagedkv.spec.offers import NEEDED
 from pagedkv.spec.refusals import Broken
 from pagedkv.spec.scheduler_drivers import SchedulerCase, SchedulerPlan
-from pagedkv.spec.scheduler_machine import scheduler_machine
 from pagedkv.spec.state import Config
 from pagedkv.spec.traces import Case, Finding, tell
 from rich.console import Console
@@ -156,6 +154,9 @@ def _plan(target: str, config: Config | None, *, contents_only: bool, sharing: b
 
 def _hunt(plan: Plan | SchedulerPlan, search: Search, show_examples: Callable[[Hunted], None]) -> Finding | None:
     """Let Hypothesis look, for its share of the time."""
+    from pagedkv.spec.machine import hunt  # noqa: PLC0415  (Hypothesis takes long to import, and only a hunt needs it)
+    from pagedkv.spec.scheduler_machine import scheduler_machine  # noqa: PLC0415  (as above)
+
     share = search.seconds * HYPOTHESIS_SHARE
     how: dict[str, Any] = {"number": search.seed, "examples": EXAMPLES_MAX, "seconds": share, "progress": show_examples}
     if isinstance(plan, SchedulerPlan):

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from pagedkv.bench.amounts import bytes_of, in_words
 from pagedkv.bench.failures import BadInput
-from pagedkv.bench.kernel_workspace import workspace_of
 from pagedkv.bench.manager_memory import bytes_a_block, bytes_a_row
 from pagedkv.bench.model_configs import model_files, model_of
 from pagedkv.bench.model_options import Dtype, KvDtype, Model
@@ -69,6 +68,8 @@ def ledger_command(
     Subtracted is what is really not stored: heads that are on other ranks, shared whole blocks, and what has left
     a window (--no-windows: for managers that keep it, as this project's does so far). Weights are not in it.
     """
+    from pagedkv.bench.kernel_workspace import workspace_of  # noqa: PLC0415  (torch takes seconds to import)
+
     shape = model_of(model)
     amount = None if memory is None else bytes_of(memory, "--memory")
     if json_file is not None:

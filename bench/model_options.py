@@ -4,10 +4,12 @@ A model is a name of the table or a `config.json` (`model_configs`). A dtype has
 """
 
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
+
+if TYPE_CHECKING:
+    import torch
 
 
 class KvDtype(StrEnum):
@@ -20,17 +22,20 @@ class KvDtype(StrEnum):
     FP8_E5M2 = "fp8_e5m2"
 
     @property
-    def torch(self) -> torch.dtype:
+    def torch(self) -> "torch.dtype":
         """The same in torch's words."""
-        return _TORCH[self]
+        import torch  # noqa: PLC0415  (it takes seconds)
+
+        dtype: torch.dtype = getattr(torch, _NAMES[self])
+        return dtype
 
 
-_TORCH = {
-    KvDtype.FP32: torch.float32,
-    KvDtype.FP16: torch.float16,
-    KvDtype.BF16: torch.bfloat16,
-    KvDtype.FP8_E4M3: torch.float8_e4m3fn,
-    KvDtype.FP8_E5M2: torch.float8_e5m2,
+_NAMES = {
+    KvDtype.FP32: "float32",
+    KvDtype.FP16: "float16",
+    KvDtype.BF16: "bfloat16",
+    KvDtype.FP8_E4M3: "float8_e4m3fn",
+    KvDtype.FP8_E5M2: "float8_e5m2",
 }
 Model = Annotated[str, typer.Option("--model", metavar="NAME|FILE", help="A known model, or its config.json.")]
 Dtype = Annotated[KvDtype, typer.Option("--kv-dtype", "--dtype", help="What the cache stores a number as.")]

@@ -12,7 +12,7 @@ where that is a trace, else requests made of the lengths that were drawn. `--no-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from pagedkv.bench.amounts import bytes_of
@@ -24,7 +24,6 @@ from pagedkv.bench.progress import LateProgress
 from pagedkv.bench.replay_queue import FinalLength
 from pagedkv.bench.result_files import write_json
 from pagedkv.bench.search_options import output_places
-from pagedkv.bench.sweep import Sweep, SweepSettings, add_traffic, sweep, traffic_blocks, work_of
 from pagedkv.bench.sweep_lengths import WEIGHTS_DEFAULT, drawn_lengths, trace_lengths, weights_of
 from pagedkv.bench.sweep_options import (
     BUCKETS_WORD,
@@ -58,11 +57,14 @@ from pagedkv.bench.sweep_options import (
     layout_of,
     refuse_without_effect,
 )
-from pagedkv.bench.sweep_output import FILES, Outcome, mark_of, print_outcome, write_outcome
 from pagedkv.bench.sweep_pick import Limits, pick
 from pagedkv.bench.sweep_traffic import Traffic, drawn_traffic, require_prefix_ids
 from pagedkv.bench.traces import Trace, read_trace
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from pagedkv.bench.sweep import Sweep, SweepSettings
+    from pagedkv.bench.sweep_output import Outcome
 
 OUT_FOLDER = Path("pagedkv-out/sweep")
 SWEEP_EXAMPLE = "Example: pagedkv sweep --block-sizes 8,16,32,64 --model Llama-3.1-8B --reserve 5 --out sweep"
@@ -102,6 +104,9 @@ def sweep_command(
     Writes sweep.html, sweep.json, sweep.csv, lengths.csv and plots (PNG, SVG). Exit code 1 where no block size
     satisfies both limits. Requests of a trace without prompt tokens are left out of the lengths and counted.
     """
+    from pagedkv.bench.sweep import SweepSettings  # noqa: PLC0415  (torch takes seconds to import)
+    from pagedkv.bench.sweep_output import FILES  # noqa: PLC0415  (as above)
+
     limits = Limits(finite("--reserve", reserve), finite_or_none("--tpot-ms", tpot_ms))
     latency_limits = LatencyLimits(ttft_ms=finite_or_none("--ttft-ms", ttft_ms), tpot_ms=limits.tpot_ms)
     inputs = [Path(lengths), *model_files(model), *filter(None, (prefix_trace, kernel_times))]
@@ -131,12 +136,7 @@ def sweep_command(
     if prefix_trace is not None:
         trace = require_prefix_ids(_read(prefix_trace, requests))
     traffic = _traffic(trace, settings, pool_bytes, faster, latency_limits) if with_traffic else None
-    found = _sweep(settings, traffic)
-    picked = pick([row.candidate(mark_of(found)) for row in found.rows], limits)
-    outcome = Outcome(
-        settings=settings, traffic=traffic, found=found, limits=limits, picked=picked, command=invoked_as(context)
-    )
-    _report(outcome, out, json_file)
+    _report(_judged(settings, traffic, limits, invoked_as(context)), out, json_file)
 
 
 def _refuse_without_effect(given: Mapping[str, Any]) -> None:
@@ -161,7 +161,7 @@ def _read(path: Path, requests: int | None) -> Trace:
 
 
 def _traffic(
-    trace: Trace | None, settings: SweepSettings, pool_bytes: int, speedup: float, latency_limits: LatencyLimits
+    trace: Trace | None, settings: "SweepSettings", pool_bytes: int, speedup: float, latency_limits: LatencyLimits
 ) -> Traffic:
     """Give the requests that come and go: a trace's, or some made of the lengths."""
     made = f"requests made of {settings.lengths.source}"
@@ -176,7 +176,9 @@ def _traffic(
     )
 
 
-def _sweep(settings: SweepSettings, traffic: Traffic | None) -> Sweep:
+def _sweep(settings: "SweepSettings", traffic: Traffic | None) -> "Sweep":
+    from pagedkv.bench.sweep import add_traffic, sweep, traffic_blocks, work_of  # noqa: PLC0415  (see above)
+
     if traffic is not None:
         traffic_blocks(settings, traffic)  # a pool without one is found out before minutes are spent
     with LateProgress("allocations and decode steps", work_of(settings)) as progress:
@@ -187,8 +189,19 @@ def _sweep(settings: SweepSettings, traffic: Traffic | None) -> Sweep:
         return add_traffic(settings, found, traffic, progress.reached)
 
 
-def _report(outcome: Outcome, out: Path, json_file: Path | None) -> None:
+def _judged(settings: "SweepSettings", traffic: Traffic | None, limits: Limits, command: str) -> "Outcome":
+    """Sweep, and pick."""
+    from pagedkv.bench.sweep_output import Outcome, mark_of  # noqa: PLC0415  (see above)
+
+    found = _sweep(settings, traffic)
+    picked = pick([row.candidate(mark_of(found)) for row in found.rows], limits)
+    return Outcome(settings=settings, traffic=traffic, found=found, limits=limits, picked=picked, command=command)
+
+
+def _report(outcome: "Outcome", out: Path, json_file: Path | None) -> None:
     """Print and write. Raises `typer.Exit(1)` where nothing satisfies both limits."""
+    from pagedkv.bench.sweep_output import print_outcome, write_outcome  # noqa: PLC0415  (see above)
+
     print_outcome(outcome)
     files = write_outcome(out, outcome)
     console = Console(emoji=False, soft_wrap=True, markup=False, highlight=False)

@@ -6,15 +6,17 @@ be without effect, and is refused by name, not passed over.
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
-import torch
 import typer
 from pagedkv.bench.failures import BadInput, quoted
 from pagedkv.bench.replay_queue import FinalLength
 from pagedkv.bench.trace_formats import TOKENS_MAX
 from pagedkv.bench.traces import REQUESTS_MAX
-from pagedkv.kernels.arguments import Layout
+
+if TYPE_CHECKING:
+    import torch
+    from pagedkv.kernels.arguments import Layout
 
 BLOCK_SIZES_MAX = 10
 BUCKETS_WORD = "buckets"
@@ -122,15 +124,17 @@ def finite_or_none(option: str, value: float | None) -> float | None:
     return None if value is None else finite(option, value)
 
 
-def layout_of(text: str) -> Layout:
+def layout_of(text: str) -> "Layout":
     """Read a layout. Errors: `BadInput`."""
     if text not in {"NHD", "HND"}:
         raise BadInput(f"--layout {quoted(text)}", "no layout", "give NHD or HND")
     return cast("Layout", text)
 
 
-def device_of(text: str | None) -> torch.device:
+def device_of(text: str | None) -> "torch.device":
     """Read a device that is there. Errors: `BadInput`."""
+    import torch  # noqa: PLC0415  (it takes seconds)
+
     if text not in {None, "cpu", "cuda"}:
         raise BadInput(f"--device {quoted(text)}", "no device", "give cpu or cuda")
     if text == "cuda" and not torch.cuda.is_available():

@@ -21,7 +21,7 @@ from pagedkv.spec.counts import counted
 from pagedkv.spec.explore import explore
 from pagedkv.spec.fuzz import fuzz
 from pagedkv.spec.fuzz_plan import Plan
-from pagedkv.spec.machine import Hunted, hunt
+from pagedkv.spec.fuzz_tally import Hunted
 from pagedkv.spec.moves import Scope
 from pagedkv.spec.moves_sharing import Sharing
 from pagedkv.spec.scheduler_drivers import SchedulerPlan
@@ -140,6 +140,8 @@ def _exhaustive_sharing(share: float, seed: int) -> Checked:  # noqa: ARG001  (t
 
 def _hypothesis(share: float, seed: int) -> Checked:
     """Let Hypothesis look."""
+    from pagedkv.spec.machine import hunt  # noqa: PLC0415  (Hypothesis takes long to import, and only this check needs it)
+
     began = time.monotonic()
     case = Case(Config(4, 2, 2, 3), Implementation)
     tried = [Hunted()]

@@ -26,6 +26,14 @@ class LostSeeds(NamedTuple):
     why: str
 
 
+class Hunted(NamedTuple):
+    """How far a hunt of Hypothesis has come."""
+
+    examples: int = 0  # at most so many: a round ends with the first that breaks a rule
+    operations: int = 0
+    seconds: float = 0.0
+
+
 @dataclass
 class Tally:
     """What runs have seen."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, event, seed, settings
 from hypothesis import strategies as st
@@ -36,6 +36,7 @@ from .alphabet import (
     Submit,
     Unpin,
 )
+from .fuzz_tally import Hunted
 from .moves import possible
 from .moves_sharing import truly
 from .operations import ready
@@ -67,14 +68,6 @@ IDS = st.lists(st.sampled_from((0, 0, 0, 1)), max_size=5)  # short and of few le
 SALTS = st.sampled_from((0, 0, 0, 1))
 TELLINGS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 0, 1, 2)), IDS), min_size=1, max_size=3)
 SUBMISSIONS = st.lists(st.tuples(PICKS, st.sampled_from((ALL, 1, ALL, 2, ALL, 0))), min_size=1, max_size=3)
-
-
-class Hunted(NamedTuple):
-    """How far a hunt has come."""
-
-    examples: int = 0  # at most so many: a round ends with the first that breaks a rule
-    operations: int = 0
-    seconds: float = 0.0
 
 
 class JudgedMachine(RuleBasedStateMachine):

@@ -144,6 +144,28 @@ def test_as_a_process() -> None:
     assert err == "pagedkv: nothing-here.csv: cannot be read (No such file or directory); name a readable file\n"
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--version"],
+        ["--help"],
+        ["fuz"],
+        ["fuzz", "--runs", "3", "--no-hypothesis", "--workers", "1"],
+        ["explore", "--blocks", "1", "--block-size", "1", "--workers", "1"],
+        ["ledger", "--model", "nobody's", "--help"],
+    ],
+    ids=" ".join,
+)
+def test_what_needs_neither_torch_nor_hypothesis_imports_neither(arguments: list[str], tmp_path: Path) -> None:
+    program = (
+        "import sys; from pagedkv.bench.command_line import run; run(sys.argv[1:]);"
+        " print([name for name in ('pagedkv', 'torch', 'hypothesis', 'matplotlib') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", program, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert ended.stdout.splitlines()[-1] == "['pagedkv']", ended.stderr
+
+
 def test_interrupted_it_ends_cleanly_and_leaves_no_half_file(tmp_path: Path) -> None:
     """One request of two thousand million tokens would run for hours; Ctrl-C comes once its journal is there."""
     trace = tmp_path / "trace.jsonl"
