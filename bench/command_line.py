@@ -117,6 +117,7 @@ def _bad_input_in_words(error: Exception) -> str:
         case _:  # wrong usage, in the words of the library; its context knows which command was called
             message = getattr(error, "format_message", error.__str__)().rstrip(".")
             command = getattr(getattr(error, "ctx", None), "command_path", "pagedkv")
+            message = message.replace(": Value error, ", ": ")  # the words of a validator behind the library
             return f"{message}; see {command} --help"
 
 

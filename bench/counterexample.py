@@ -38,7 +38,7 @@ def show(console: Console, finding: Finding, told: Sequence[Told], broken: Broke
     )
     for heading in ("step", "operation", "outcome"):
         table.add_column(heading, overflow="fold")
-    for heading in ("free", "held", "neither" if isinstance(finding.case, ForeignCase) else "quarantined"):
+    for heading in ("free", "held", "quarantined" if getattr(finding.case, "lock_step", False) else "neither"):
         table.add_column(heading, justify="right")
     for number, step in enumerate(told, 1):
         last = broken is not None and number == len(told)
@@ -75,9 +75,14 @@ def own_calls(told: Sequence[Told]) -> list[str]:
 
 def sentence_of(case: Any, rule: str) -> str:
     """Return the sentence of a rule, in the book by which a case is judged."""
-    if isinstance(case, ForeignCase) and rule in FOREIGN_RULES:
-        return FOREIGN_RULES[rule]
-    if isinstance(case, SchedulerCase) and rule in SCHEDULING:
-        return SCHEDULING[rule].sentence
+    return sentences_of(case).get(rule, "Something went wrong in what is under test itself.")
+
+
+def sentences_of(case: Any) -> dict[str, str]:
+    """Return the sentences of all rules by which a case is judged."""
+    if isinstance(case, ForeignCase):
+        return dict(FOREIGN_RULES)
     book = RULES if case.lock_step else OUTSIDE
-    return book[rule].sentence if rule in book else "Something went wrong in what is under test itself."
+    if isinstance(case, SchedulerCase):
+        book = book | SCHEDULING
+    return {name: rule.sentence for name, rule in book.items()}

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pagedkv.bench import foreign_search
 from pagedkv.spec import foreign_alphabet, scheduler_alphabet
-from pagedkv.spec.alphabet import KINDS, Extend, Operation, Release, Retire, Submit, describe
+from pagedkv.spec.alphabet import KINDS, Extend, Operation, Submit, describe
 from pagedkv.spec.counts import counted
 from pagedkv.spec.foreign_drivers import ForeignCase
 from pagedkv.spec.foreign_judge import Happened
@@ -18,18 +18,18 @@ from pagedkv.spec.refusals import Refused
 from pagedkv.spec.turn import Decision
 
 
-def outcome_in_words(operation: Operation, offered: Outcome | Refused | None, most: int | None = None) -> str:
-    """Return what came of an operation; lists are cut after `most`."""
+def outcome_in_words(offered: Outcome | Refused | None, most: int | None = None) -> str:
+    """Return what came of an operation, as far as it is told; lists are cut after `most`."""
     match offered:
         case None:
             return "-"
         case Refused() as refusal:
             return f"refused: {refusal.reason}"
         case outcome:
-            return ", ".join(_decisions(operation, outcome, most)) or "done"
+            return ", ".join(_decisions(outcome, most)) or "done"
 
 
-def _decisions(operation: Operation, outcome: Outcome, most: int | None) -> Iterable[str]:
+def _decisions(outcome: Outcome, most: int | None) -> Iterable[str]:
     if outcome.hits:
         yield f"hit {_list(outcome.hits, most)}"
     if outcome.blocks:
@@ -43,15 +43,15 @@ def _decisions(operation: Operation, outcome: Outcome, most: int | None) -> Iter
         yield f"published {_list(outcome.published, most)}"
     for merge in outcome.merges[:most]:
         yield f"merged block {merge.old} into {merge.new} for {merge.sequence}"
-    if outcome.freed or isinstance(operation, Release | Retire):
-        yield f"freed {_list(sorted(outcome.freed), most) or 'nothing'}"
+    if outcome.freed:  # where it is empty, a stranger's manager has freed nothing, or has not told
+        yield f"freed {_list(sorted(outcome.freed), most)}"
 
 
 def told_in_words(operation: Any, offered: Outcome | Decision | Refused | None) -> tuple[str, str]:
     """Return an operation of a cache or of a scheduler, and what came of it."""
     if type(operation) not in scheduler_alphabet.KINDS:
-        return describe(operation), outcome_in_words(operation, cast("Outcome | Refused | None", offered))
-    came = ", ".join(_of_requests(offered)) if isinstance(offered, Decision) else outcome_in_words(operation, offered)
+        return describe(operation), outcome_in_words(cast("Outcome | Refused | None", offered))
+    came = ", ".join(_of_requests(offered)) if isinstance(offered, Decision) else outcome_in_words(offered)
     return scheduler_alphabet.describe(operation), came or "nothing"
 
 
@@ -97,7 +97,7 @@ def step_in_words(operation: Any, offered: Outcome | Happened | Refused | None, 
     if isinstance(operation, Extend | Submit) and len(operation.rows) > most:
         more = f" and {len(operation.rows) - most:,} more"
         operation = operation._replace(rows=operation.rows[:most])
-    outcome = outcome_in_words(operation, offered, most)
+    outcome = outcome_in_words(offered, most)
     return f"{describe(operation)}{more}" + (f": {outcome}" if outcome not in {"-", "done"} else "")
 
 

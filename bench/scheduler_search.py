@@ -31,7 +31,7 @@ BESIDE |= {"blocks", "block_size", "sequences", "hypothesis", "dask", "scopes", 
 OfScheduler = Annotated[
     bool,
     typer.Option(
-        "--scheduler", help="Drive a scheduler: impl or spec, in lock-step with the policy; another's, from outside."
+        "--scheduler", help="Drive a scheduler: in lock-step with the policy, or (fuzz) a stranger's from outside."
     ),
 ]
 

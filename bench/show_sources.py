@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from pagedkv.bench.counterexample import sentences_of
 from pagedkv.bench.failures import BadInput
 from pagedkv.bench.operation_words import world_in_words
 from pagedkv.bench.own_files import JOURNAL, another_of_ours
 from pagedkv.bench.show_film import Film
 from pagedkv.bench.show_history import Cell, History, Holder, Holders, Standing, Tally, cell_of_holders
 from pagedkv.spec.alphabet import Add, Extend
-from pagedkv.spec.asking import table_of
+from pagedkv.spec.asking import sight_of, table_of
 from pagedkv.spec.counts import counted
-from pagedkv.spec.foreign_judge import FOREIGN_RULES, ForeignWorld, Happened
+from pagedkv.spec.foreign_judge import ForeignWorld, Happened
 from pagedkv.spec.journal import InvalidJournal, Journal, Record, open_journal
 from pagedkv.spec.moves import possible
 from pagedkv.spec.observation import Observation
@@ -78,13 +79,14 @@ def film_of_counterexample(finding: Finding) -> Film:
     try:
         world = finding.case.start()
     except Exception:  # noqa: BLE001  (a stranger's constructor may raise anything)
-        film = Film(title, config, "step")
+        film = Film(title, config, "step", sentences=sentences_of(finding.case))
         film.mark_broken(finding.broken, 0)
         return film
     stage = ForeignStage(world) if isinstance(world, ForeignWorld) else Stage(world)
     film = Film(title, config, "step", stage.first_block, world=world_in_words(finding.case))
+    film.sentences = sentences_of(finding.case)
     if isinstance(world, ForeignWorld):
-        film.sentences, film.holder = FOREIGN_RULES, "request"
+        film.holder = "request"
     number = 0
     for operation in finding.trace:
         if not possible(world.state, operation):
@@ -172,8 +174,9 @@ class Stage:
             cells[block] = Cell(
                 Standing.IDLE, self._last_holders.get(block, ()), 0, self._touching(block) or "evictable"
             )
+        free = shown.free if shown else self._told_free()
         for block, cell in cells.items():
-            if shown and cell.standing is Standing.FREE and block not in shown.free:
+            if free is not None and cell.standing is Standing.FREE and block not in free:
                 cells[block] = Cell(Standing.HELD, (), 0, "no row names it, and the manager does not have it as free")
             elif cell.standing is Standing.FREE and (touching := self._touching(block)):
                 cells[block] = cell._replace(why=f"free, though {touching}")
@@ -182,6 +185,10 @@ class Stage:
     def _first_block(self) -> Block:
         first: Block = self._world.manager.first_block
         return first
+
+    def _told_free(self) -> set[Block] | None:
+        """Return what a manager that shows only tables tells to be free or cached; None where it does not tell."""
+        return sight_of(self._world.manager, ()).available()
 
     def _shown(self) -> tuple[Observation | None, dict[Name, list[Block]]]:
         """Return what the manager shows of itself, if it does, and the rows."""
@@ -219,6 +226,9 @@ class ForeignStage(Stage):
     def _first_block(self) -> Block:
         first: Block = self._world.scheduler.first_block
         return first
+
+    def _told_free(self) -> set[Block] | None:
+        return None  # what is told of free blocks at a step's end says nothing of the requests that wait
 
     def _shown(self) -> tuple[Observation | None, dict[Name, list[Block]]]:
         rows = {request: [*served.row] for request, served in self._world.live.items() if served.row}

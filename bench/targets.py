@@ -41,7 +41,7 @@ Target = Annotated[
         "--target",
         metavar="M:F",
         help="Which manager: impl, spec, or package.module:factory of yours, whose protocol is the text of "
-        "pagedkv.spec.manager; with --scheduler which scheduler: that of pagedkv.spec.foreign_scheduler.",
+        "pagedkv.spec.manager; with --scheduler which scheduler: for fuzz also one of pagedkv.spec.foreign_scheduler.",
     ),
 ]
 

@@ -18,6 +18,7 @@ from .quoting import cut
 from .refusals import Broken, Reason, Refused
 from .state import Block, Config, Copy, LaunchId, Name
 
+OF_ONE_ALONE = ("AssertionError", "NotImplementedError", "TypeError", "ValueError")  # raised where it takes one alone
 SHOWN_CHARACTERS_MAX = 60  # of what a manager answers
 
 
@@ -34,13 +35,18 @@ def ask(manager: Manager, operation: Operation) -> Outcome | Refused:
     try:
         return call(lambda: describe(operation), _answered, method, operation)
     except Broken as broken:
-        if isinstance(operation, Extend) and (remedy := _of_more_than_one(operation)):
+        if isinstance(operation, Extend) and (remedy := _of_more_than_one(operation, broken)):
             raise Broken(broken.rule, f"{broken.detail}: {remedy}") from broken.__cause__
         raise
 
 
-def _of_more_than_one(operation: Extend) -> str:
-    """Return what the author of an adapter can say who takes one row, or one token, at a time."""
+def _of_more_than_one(operation: Extend, broken: Broken) -> str:
+    """Return what the author of an adapter can say who takes one row, or one token, at a time.
+
+    Said only of what such an adapter raises where it unpacks or checks; a `KeyError` has a cause of its own.
+    """
+    if not any(f": {name}" in broken.detail for name in OF_ONE_ALONE):
+        return ""
     if len(operation.rows) > 1:
         return "if yours takes one row, put BATCHES into not_offered"
     if any(count > 1 for _, count in operation.rows):

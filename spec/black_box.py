@@ -155,11 +155,14 @@ class BlackBox:
         return tuple(self.manager.own_calls or ())
 
     def blocks(self) -> tuple[int, int, int]:
-        """Return how many blocks are free or idle, held, and quarantined, by its word or else by its block tables."""
+        """Return how many blocks are free or idle, held, and neither, by its word as far as it tells."""
         if counts := call("observe", _counts, self.manager):
             return counts
-        held = len({block for table in sight_of(self.manager, self.state.sequences).tables.values() for block in table})
-        return self.shadow.config.blocks - held, held, 0
+        sight, blocks = sight_of(self.manager, self.state.sequences), self.shadow.config.blocks
+        held = {block for table in sight.tables.values() for block in table}.union(*self.state.pins.values())
+        available = sight.available()
+        free = blocks - len(held) if available is None else len(available - held)
+        return free, len(held), blocks - free - len(held)
 
     # ---- asking
 

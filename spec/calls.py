@@ -1,7 +1,8 @@
 """Calls into a manager under test, which may do anything: raise, exit, never return.
 
 A driver must end with a report whatever it drives, so every call to code that is not ours goes through `call`. What
-goes wrong there is `Broken` by the name CRASH, and is found, shrunk and shown like any other broken rule.
+goes wrong there is `Broken` by the name CRASH, and is found, shrunk and shown like any other broken rule. It says what
+was raised, and in which file and line of the manager's.
 
 A call that never returns would stop a search for good. Within `patience` a timer looks once a second whether the same
 call is still under way, and interrupts it after `CALL_S_MAX`. It can't interrupt native code that does not come back
@@ -15,10 +16,12 @@ Cost of `call`: about 0.2 us.
 """
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
+from pathlib import PurePath
+from types import FrameType, TracebackType
 from typing import TypeVar
 
 from .quoting import cut
@@ -27,6 +30,9 @@ from .refusals import Broken
 CALL_S_MAX = 10
 TICK_S = 1.0
 SAID_CHARACTERS_MAX = 300
+NAME_CHARACTERS_MAX = 100  # of a file, of a function
+OURS = "pagedkv"
+AT = " at "  # between what an exception says and where it arose
 
 Answer = TypeVar("Answer")
 
@@ -83,7 +89,7 @@ def call(what: str | Callable[[], str], function: Callable[..., Answer], *argume
     except TooSlow:
         happened = f"no answer within {CALL_S_MAX} s"
     except BaseException as error:  # noqa: BLE001  (SystemExit, too: a manager that exits has not held)
-        happened = said(error)
+        happened = said(error) + _place(error.__traceback__)
     finally:
         _watch.under_way = False
     raise Broken("CRASH", f"{what if isinstance(what, str) else what()}: {happened}")
@@ -96,6 +102,26 @@ def said(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  (a stranger's __str__)
         text = type(error).__name__
     return cut(text, SAID_CHARACTERS_MAX)
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """Return where an exception arose: the last frame that is neither ours nor the standard library's; "" if none.
+
+    A file has its name alone, so that a finding says the same from whatever folder it is run again. It is words alone,
+    since a traceback that is kept keeps all that its frames hold.
+    """
+    place = ""
+    while traceback is not None:
+        frame, line = traceback.tb_frame, traceback.tb_lineno
+        module = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if module != OURS and module not in sys.stdlib_module_names:
+            code = frame.f_code
+            file, function = (
+                cut(name, NAME_CHARACTERS_MAX) for name in (PurePath(code.co_filename).name, code.co_name)
+            )
+            place = f"{AT}{file}:{line} in {function}"
+        traceback = traceback.tb_next
+    return place
 
 
 @contextmanager

@@ -10,6 +10,7 @@ manager as the driver that found the trace.
 import time
 from typing import Any
 
+from .calls import AT
 from .refusals import Broken
 from .simpler_traces import simpler, size
 from .traces import Finding, Marked, mark, run_marked
@@ -82,4 +83,4 @@ class _Shrinking:
 def _kind(broken: Broken) -> tuple[str, str]:
     """Return what must be the same of two findings: the rule, and of a crash what was raised."""
     words = broken.detail.split(": ")
-    return broken.rule, words[1] if broken.rule == "CRASH" and len(words) > 1 else ""
+    return broken.rule, words[1].partition(AT)[0] if broken.rule == "CRASH" and len(words) > 1 else ""

@@ -114,6 +114,15 @@ class OneRowAlone(BlackBox):
         return super().extend(((name, count),))
 
 
+class OneNameAlone(BlackBox):
+    """It loses the second row of a batch."""
+
+    def extend(self, rows: Rows) -> Outcome:
+        if len(rows) > 1:
+            raise KeyError(2)
+        return super().extend(rows)
+
+
 class OneTokenAlone(BlackBox):
     """It takes one token at a time, and does not say so."""
 

@@ -164,6 +164,9 @@ def test_a_leak_shows_without_a_copy_and_sooner_where_free_blocks_are_told() -> 
     trace = (Add(1, 2), Add(2, 1), Release(1), Release(2))
     found = [tell(Case(FEW, leaky, lock_step=False), trace) for leaky in (managers.Leaks, managers.TellsItsFree)]
     assert [(len(told), broken and broken.rule) for told, broken in found] == [(4, "R-OWN-4"), (3, "R-OWN-5")]
+    counts = [[(step.free, step.held, step.quarantined) for step in told] for told, _ in found]  # neither comes last
+    assert counts[0] == [(3, 1, 0), (2, 2, 0), (3, 1, 0), (4, 0, 0)]  # as far as tables tell
+    assert counts[1] == [(3, 1, 0), (2, 2, 0), (2, 1, 1)]
 
 
 def test_what_does_not_answer_alike_is_a_crash() -> None:

@@ -1,5 +1,6 @@
 """Code that is not ours may raise, hang, exit or die, in this process or in a worker; and Ctrl-C is never lost."""
 
+import json
 import os
 import signal
 import time
@@ -33,13 +34,21 @@ def raising(error: BaseException) -> None:
 def test_whatever_is_raised_is_a_verdict(error: BaseException, said_of_it: str) -> None:
     with pytest.raises(Broken) as broken:
         call("here", raising, error)
-    assert (broken.value.rule, broken.value.detail) == ("CRASH", f"here: {said_of_it}")
+    place = f"test_calls.py:{raising.__code__.co_firstlineno + 1} in raising"
+    assert (broken.value.rule, broken.value.detail) == ("CRASH", f"here: {said_of_it} at {place}")
 
 
 def test_an_answer_is_passed_on_and_words_are_made_when_needed() -> None:
     assert call(lambda: pytest.fail("nobody asked"), max, 1, 2) == 2
     with pytest.raises(Broken, match=r"CRASH: there: ZeroDivisionError"):
         call(lambda: "there", divmod, 1, 0)
+
+
+def test_the_place_is_the_last_that_is_neither_ours_nor_the_standard_library_s() -> None:
+    line = test_the_place_is_the_last_that_is_neither_ours_nor_the_standard_library_s.__code__.co_firstlineno + 3
+    with pytest.raises(Broken, match=rf"JSONDecodeError: .* at test_calls\.py:{line} in <lambda>$") as broken:
+        call("here", lambda: json.loads("{"))
+    assert (broken.value.__cause__, broken.value.__context__) == (None, None), "no frame is kept"
 
 
 def test_ctrl_c_is_no_crash() -> None:

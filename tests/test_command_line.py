@@ -99,7 +99,7 @@ def test_a_fault_of_the_program_keeps_its_traceback(command: list[BaseException 
         (["replay", "a", "--step-ms", "nan"], "--step-ms"),
         (["replay", "a", "--step-ms", "inf"], "--step-ms"),
         (["replay", "a", "--seed", "-1"], "--seed"),
-        (["replay", "a", "--engine", "vapour"], "vapour"),
+        (["replay", "a", "--engine", "vapour"], "'--engine': 'vapour' is not one of"),
         (["replay", "a", "--final-length", "prompt"], "prompt"),
         (["replay", "\0"], "null byte"),
         (["replay", "", "--json", "x.json"], "cannot be read"),

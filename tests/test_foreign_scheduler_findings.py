@@ -86,10 +86,13 @@ def test_a_leak_that_is_not_told_is_asked_about_where_it_shows() -> None:
     )
     at, broken = broken_by(LeaksAndRaises, SaysNothing, *LEAK, Submit(Request(1, 5, 1)), Schedule())
     assert (at, broken.rule) == (6, "CRASH")
-    assert broken.detail.startswith("schedule: MemoryError: nobody is known to hold 4 of 4 blocks: lost?")
+    raised, _, lost = broken.detail.partition(" in fits: ")
+    assert raised.startswith("schedule: MemoryError at test_foreign_scheduler_findings.py:")
+    assert lost.startswith("nobody is known to hold 4 of 4 blocks: lost?")
     at, broken = broken_by(LeaksAndRaises, SaysNothing, *LEAK, Finish())
     assert (at, broken.rule) == (5, "CRASH")
-    assert "MemoryError: nobody is known" in broken.detail
+    assert "MemoryError at test_foreign_scheduler_findings.py:" in broken.detail
+    assert " in fits: nobody is known" in broken.detail
     at, broken = broken_by(Leaks, SaysNothing, *LEAK, Finish())
     assert (at, broken.rule) == (5, "R-OWN-4")
     assert "is not served" in broken.detail

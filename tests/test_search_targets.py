@@ -5,15 +5,19 @@ while it is driven is a finding, rule CRASH or the one it broke, with the operat
 traceback, never a half-written file.
 """
 
+import inspect
 import json
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pagedkv.bench.command_line import run
 from pagedkv.spec import calls
 
+import hostile_managers
 from searching import EXPLORE, FUZZ, Captured, found, refused
 
 CONTENTS = ("--contents-only",)
@@ -170,14 +174,29 @@ def test_in_lock_step_too(capsys: Captured, target: str, rule: str, said: str) -
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("OneRowAlone", ": if yours takes one row, put BATCHES into not_offered"),
-        ("OneTokenAlone", ": AssertionError: if yours takes one token, put SEVERAL_TOKENS into not_offered"),
+        ("OneRowAlone", " in extend: if yours takes one row, put BATCHES into not_offered"),
+        ("OneTokenAlone", " in extend: if yours takes one token, put SEVERAL_TOKENS into not_offered"),
     ],
 )
 def test_a_crash_at_what_many_do_not_offer_says_what_can_be_said(capsys: Captured, target: str, said: str) -> None:
     rule, differs = found(capsys, *FUZZ, "--target", f"hostile_managers:{target}")
     assert rule == "CRASH"
     assert differs.endswith(said)
+
+
+def test_a_crash_is_told_with_its_place_and_without_advice_where_that_is_unlikely(capsys: Captured) -> None:
+    place = f"hostile_managers.py:{_line_of(hostile_managers.OneNameAlone.extend, 'raise')} in extend"
+    rule, differs = found(capsys, *FUZZ, "--target", "hostile_managers:OneNameAlone")
+    assert rule == "CRASH"
+    assert differs.endswith(f": KeyError: 2 at {place}")
+    facts = json.loads(Path("facts.json").read_text(encoding="utf-8"))
+    assert run(["fuzz", "--again", facts["trace"]]) == 1
+    assert differs in capsys.readouterr().out
+
+
+def _line_of(function: Callable[..., Any], word: str) -> int:
+    lines, first = inspect.getsourcelines(function)
+    return first + next(at for at, line in enumerate(lines) if word in line)
 
 
 def test_a_crash_is_shrunk_like_any_fault(capsys: Captured) -> None:

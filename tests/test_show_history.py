@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from pagedkv.bench.operation_words import told_in_words
 from pagedkv.bench.show_film import BLOCKS_MAX, STEPS_MAX, Film
 from pagedkv.bench.show_history import Cell, History, Standing, Tally
 from pagedkv.bench.show_sources import film_of_counterexample, film_of_journal
@@ -14,7 +15,9 @@ from pagedkv.spec.alphabet import Add, Execute, Extend, Fork, Operation, Publish
 from pagedkv.spec.explore import explore
 from pagedkv.spec.moves import draw_move
 from pagedkv.spec.outcome import Outcome, Rows
+from pagedkv.spec.outside import OUTSIDE
 from pagedkv.spec.refusals import Broken, Refused
+from pagedkv.spec.rules import RULES
 from pagedkv.spec.shards import Settings
 from pagedkv.spec.state import Block, Config, Name, State, initial, planned_copies
 from pagedkv.spec.traces import Case, Finding
@@ -22,7 +25,7 @@ from pagedkv.spec.traces import Case, Finding
 import planted_faults as faults
 from from_outside import CONTENTS_ALONE
 from hand_written_journal import JOURNAL, Alteration, change, ended, insert, lose
-from outside_managers import SaysNothing
+from outside_managers import SaysNothing, TellsItsFree
 from test_planted_faults import CONTENTS, LOCK_STEP, Expected
 
 Seen = tuple[Standing, tuple[str, ...], int]
@@ -362,3 +365,20 @@ def test_a_manager_that_cannot_be_made_has_a_film_without_steps() -> None:
     film = film_of_counterexample(found._replace(case=found.case._replace(factory=broken)))
     assert (film.stills, film.steps) == ([], 0)
     assert film.mark is not None
+
+
+def test_what_a_stranger_lost_is_not_drawn_free_and_the_sentence_is_of_the_book_that_judged() -> None:
+    trace = (Add(1, 2), Add(2, 1), Release(1))
+    case = Case(Config(4, 2, 1, 2), TellsItsFree, lock_step=False)
+    film = film_of_counterexample(Finding(case, trace, Broken("R-OWN-5", "")))
+    assert film.mark is not None
+    assert (film.mark.rule, film.mark.sentence) == ("R-OWN-5", OUTSIDE["R-OWN-5"].sentence)
+    assert OUTSIDE["R-OWN-5"].sentence != RULES["R-OWN-5"].sentence
+    lost = [cell for cell in film.stills[-1].cells.values() if cell.standing is Standing.HELD and not cell.holders]
+    assert [cell.why for cell in lost] == ["no row names it, and the manager does not have it as free"]
+
+
+def test_what_is_not_told_to_be_freed_is_not_said() -> None:
+    """A stranger's `release` answers nothing, and its blocks are free all the same."""
+    assert told_in_words(Release(1), Outcome()) == ("release 1", "done")
+    assert told_in_words(Release(1), Outcome(freed=frozenset({3}))) == ("release 1", "freed 3")
