@@ -7,6 +7,8 @@ from pagedkv.bench.adapter import Implementation
 from pagedkv.spec.alphabet import Add, Extend, Operation, Pin, Publish, Retire, Submit
 from pagedkv.spec.fuzz import run
 from pagedkv.spec.fuzz_plan import Plan
+from pagedkv.spec.outcome import Outcome
+from pagedkv.spec.reference import Reference
 from pagedkv.spec.shrinking import shrink
 from pagedkv.spec.simpler_traces import simpler, size
 from pagedkv.spec.state import Config
@@ -46,6 +48,24 @@ def test_shrinking_renames_completions() -> None:
     ]
     assert newest[1] < newest[0]
     assert newest[1] <= sum(isinstance(operation, Submit) for operation in small.trace)
+
+
+class RaisesInTwoPlaces(Reference):
+    """It raises the same wherever a sequence begins, in two places of it, and says no word."""
+
+    def add(self, name: int, count: int) -> Outcome:  # noqa: ARG002  (the signature is the protocol's)
+        if count > 1:
+            raise MemoryError
+        raise MemoryError
+
+
+def test_where_a_crash_arose_does_not_keep_a_trace_long() -> None:
+    case = Case(Config(4, 2), RaisesInTwoPlaces, lock_step=False)
+    told, broken = tell(case, (Add(1, 3),))
+    assert broken is not None
+    small = shrink(Finding(case, tuple(step.operation for step in told), broken))
+    assert small.trace == (Add(1, 1),)
+    assert broken.detail.partition(" at ")[0] != broken.detail != small.broken.detail
 
 
 def test_what_holds_is_left_as_it_was() -> None:
